@@ -1,0 +1,52 @@
+"""Outpace: EAGLE-3 speculative decoding that is never slower than plain decoding, and says why.
+
+Settings and errors come at once; what needs torch is imported when it is first asked for, so that commands which only
+compute or print start without it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from outpace.config import EngineConfig, SamplingParams
+from outpace.errors import (
+    CheckpointError,
+    ConfigError,
+    DrafterError,
+    EngineError,
+    OutpaceError,
+    RequestError,
+)
+
+if TYPE_CHECKING:
+    from outpace.engine.llm import LLM
+    from outpace.engine.results import Chunk, RequestStats, Result
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "CheckpointError",
+    "Chunk",
+    "ConfigError",
+    "DrafterError",
+    "EngineConfig",
+    "EngineError",
+    "OutpaceError",
+    "RequestError",
+    "RequestStats",
+    "Result",
+    "SamplingParams",
+]
+
+_LAZY = {
+    "LLM": "outpace.engine.llm",
+    "Chunk": "outpace.engine.results",
+    "RequestStats": "outpace.engine.results",
+    "Result": "outpace.engine.results",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'outpace' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,133 @@
+"""`outpace demo`: a page in the terminal that shows speculation at work and says why it pays, or does not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from typing import Any
+
+from outpace import LLM, Chunk
+from outpace.cli import options
+from outpace.cli.columns import Columns
+from outpace.cli.status import Status
+from outpace.lab.demo import ENGINE, PLAIN, PROMPTS, SPECULATIVE, DemoSettings, run_demo
+from outpace.lab.demo_report import DemoReport, Measured
+from outpace.lab.fingerprint import machine, one_line
+from outpace.lab.timing import Timing
+
+SUMMARY = "plain and speculative decoding side by side, measured, with the reason why"
+DESCRIPTION = """
+Answers a few ordinary questions twice, plainly and with speculation, checks that the answers are the same, and measures
+both in one interleaved run on this machine, beside transformers' own generate where it is installed.
+
+examples:
+  outpace demo
+  outpace demo --json > demo.json
+  outpace demo --k 6 --max-tokens 128
+  outpace demo ./my-model --drafter ./my-drafter --prompt "Write a haiku." --quick
+"""
+
+WIDTH = 100
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command's options."""
+    parser = options.new_parser(subparsers, "demo", SUMMARY, DESCRIPTION)
+    options.add_model_flags(parser, model="smollm2", skip=tuple(ENGINE))
+    group = parser.add_argument_group("demo")
+    options.add_fields(group, DemoSettings, skip=("num_rounds", "compare"))
+    group.add_argument("--prompt", action="append", metavar="TEXT", help="ask this instead; may be repeated")
+    group.add_argument("--quick", action="store_true", help="time only plain and speculative decoding in one format")
+    options.add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures and shows; exit code 1 if speculation changed an answer."""
+    status = Status(sys.stderr)
+    status.show(f"loading {args.model}")
+    settings = DemoSettings(**options.given(args, DemoSettings), compare=not args.quick)
+    llm = load(args)
+    page = Page(status, silent=args.json)
+    page.head(llm)
+    report = run_demo(llm, args.prompt or PROMPTS, settings, page)
+    if args.json:
+        print(json.dumps(report.as_dict()))
+    else:
+        print(summary(report))
+    return 0 if report.verdict.lossless else 1
+
+
+def load(args: argparse.Namespace) -> LLM:
+    """The model with its drafter, set up as the comparison needs it."""
+    return options.load_llm(args, **ENGINE)
+
+
+class Page:
+    """Shows the first pass as it runs. With `silent` only the status line moves."""
+
+    def __init__(self, status: Status, *, silent: bool) -> None:
+        self._status = status
+        self._silent = silent
+        self._columns = Columns(sys.stdout, (PLAIN, SPECULATIVE))
+
+    def head(self, llm: LLM) -> None:
+        """What runs on what."""
+        self._status.clear()
+        if self._silent:
+            return
+        dtype = str(llm.dtype).removeprefix("torch.")
+        print(f"{llm.target.source.name} · {dtype} · {llm.device} · k = {llm.config.k}")
+        print(one_line(machine()))
+
+    def begin(self, prompt: str) -> None:
+        self._status.clear()
+        if not self._silent:
+            print(f"\n❯ {prompt}\n")
+            self._columns.begin()
+
+    def chunk(self, who: str, chunk: Chunk) -> None:
+        if not self._silent:
+            self._columns.add(who, chunk.text)
+
+    def end(self, who: str, timing: Timing) -> None:
+        if not self._silent:
+            drafted = f" · accept length {timing.accept_length:.2f}" if who == SPECULATIVE else ""
+            self._columns.close(who, f"{timing.tok_s:.1f} tok/s{drafted}")
+
+    def progress(self, text: str) -> None:
+        self._status.show(text)
+
+
+def summary(report: DemoReport) -> str:
+    """The table, the verdict and the reason."""
+    speedup = report.speedup
+    lines = ["", f"Measured interleaved, {report.seconds:.0f} s in all:", ""]
+    lines += [f"  {_name(m):28} {m.tok_s:7.1f} tok/s   {m.tok_s / report.plain.tok_s:5.2f}×" for m in report.measured]
+    lines += ["", f"  speedup        {speedup.value:.2f}× over the fastest plain decoding (95%: {_range(report)})"]
+    lines += [f"  accept length  {report.balance.accept_length:.2f} tokens a cycle, of {report.k + 1} at most"]
+    lines += [f"  break-even     {report.balance.break_even:.2f}", f"  lossless:      {lossless(report)}", ""]
+    return "\n".join([*lines, textwrap.fill(report.balance.why(), WIDTH)])
+
+
+def lossless(report: DemoReport) -> str:
+    """`yes` or `NO`, and on what grounds."""
+    verdict = report.verdict
+    grounds = f"{verdict.num_equal} of {verdict.num_prompts} answers are plain decoding's, token for token"
+    for d in verdict.differences:
+        grounds += (
+            f"; answer {d.prompt + 1} parts at token {d.position + 1}, where plain's two choices lie {d.gap:.3g} apart "
+            f"and plain and verify logits up to {verdict.max_logit_difference:.3g}"
+        )
+    return f"{'yes' if verdict.lossless else 'NO'} ({grounds})"
+
+
+def _name(measured: Measured) -> str:
+    return f"{measured.kind} {measured.dtype}".strip()
+
+
+def _range(report: DemoReport) -> str:
+    interval = report.speedup
+    found = f"{interval.low:.2f} … {interval.high:.2f}"
+    return found if interval.conclusive else f"{found}, inconclusive"

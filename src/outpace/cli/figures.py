@@ -1,0 +1,29 @@
+"""The short line of figures under an answer, on stderr, and the same as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outpace import LLM, RequestStats
+from outpace.lab.timing import Timing
+
+
+def line(llm: LLM, timing: Timing, stats: RequestStats) -> str:
+    """Like `48 tokens · 61.3 tok/s · accept length 2.61 (k 4)`."""
+    parts = [f"{len(timing.token_ids)} tokens", f"{timing.tok_s:.1f} tok/s"]
+    if llm.config.k and stats.drafted:
+        parts.append(f"accept length {stats.accept_length:.2f} (k {llm.config.k})")
+    else:
+        parts.append("plain decoding")
+    return " · ".join(parts)
+
+
+def as_dict(llm: LLM, timing: Timing, stats: RequestStats) -> dict[str, Any]:
+    """Plain data for JSON; seconds."""
+    return {
+        "tok_s": round(timing.tok_s, 2),
+        "first_token_s": round(timing.first_s, 4),
+        "decode_s": round(timing.decode_s, 4),
+        "k": llm.config.k,
+        **stats.as_dict(),
+    }

@@ -1,0 +1,94 @@
+"""`outpace COMMAND`: finds the command, runs it, and turns our own errors into one clear line.
+
+Only the module of the command that was asked for is imported, so `outpace --help` needs no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+import outpace
+from outpace.errors import OutpaceError
+
+COMMANDS = {
+    "demo": "plain and speculative decoding side by side, measured, with the reason why",
+    "chat": "talk to a model; speed and accept length after each answer",
+    "generate": "answer one prompt and exit",
+    "inspect": "what a model or a drafter is, and how it would be wired, without loading weights",
+    "train": "train an EAGLE-3 drafter on answers that the target itself writes",
+}
+
+EXAMPLES = """\
+examples:
+  outpace demo                                    see it work on this machine, in about two minutes
+  outpace chat smollm2                            talk to the small default model
+  outpace generate smollm2 "What is a prime?"     one answer on stdout, figures on stderr
+  outpace inspect path/to/drafter --target smollm2
+  outpace COMMAND --help                          every option of a command
+
+Answers and JSON go to stdout, progress and figures to stderr. Exit code 2 means that something was refused; the line
+on stderr names the value, the limit and the remedy.
+"""
+
+REFUSED, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
+
+
+class Command(Protocol):
+    """What each module of this folder offers, `main` and `options` apart."""
+
+    def add_parser(self, subparsers: Any) -> None: ...
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code: 0, or what `run` says, or 2 for an `OutpaceError`."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = next((word for word in words if not word.startswith("-")), None)
+    command = _load(name) if name in COMMANDS else None
+    args = build_parser(name, command).parse_args(words)
+    assert command is not None, "argparse refuses an unknown command"
+    try:
+        return command.run(args)
+    except OutpaceError as error:
+        print(f"outpace: {error}", file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+
+
+def build_parser(name: str | None, command: Command | None) -> argparse.ArgumentParser:
+    """The parser, with the options of the chosen command and one line for each of the others."""
+    parser = argparse.ArgumentParser(
+        prog="outpace",
+        description=outpace.__doc__.partition("\n")[0] if outpace.__doc__ else None,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"outpace {outpace.__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for other, summary in COMMANDS.items():
+        if other == name and command is not None:
+            command.add_parser(subparsers)
+        else:
+            subparsers.add_parser(other, help=summary)
+    return parser
+
+
+def _load(name: str | None) -> Command:
+    module: Any = import_module(f"outpace.cli.{name}")
+    loaded: Command = module
+    return loaded
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Options that commands share. Those for settings are derived from the dataclasses that hold the settings.
+
+A field's name, type, default and docstring become a flag; a flag that was not given is not passed on, so the default
+lives in one place only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Collection
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from outpace import LLM, EngineConfig, SamplingParams
+
+MODEL_HELP = "a directory, a .gguf file, a hub id such as org/name, or the alias smollm2"
+
+
+def new_parser(subparsers: Any, name: str, summary: str, description: str) -> argparse.ArgumentParser:
+    """A command's parser; `description` may hold examples and is printed as it is written."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=textwrap.dedent(description).strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def add_json_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout and nothing else")
+
+
+def add_model_flags(parser: argparse.ArgumentParser, *, model: str | None = None, skip: Collection[str] = ()) -> None:
+    """The model, its drafter, where and in what format they run, and every field of `EngineConfig` but `skip`.
+
+    With `model` the positional argument may be left out and means that one.
+    """
+    if model is None:
+        parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    else:
+        parser.add_argument("model", metavar="MODEL", nargs="?", default=model, help=f"{MODEL_HELP} (default {model})")
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--drafter",
+        default="auto",
+        help="an EAGLE-3 drafter: a directory or a hub id; auto is the one shipped for the model, none decodes plainly",
+    )
+    group.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or auto: what suits the device")
+    group.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto: the first GPU, else the CPU")
+    group.add_argument(
+        "--aux-boundaries",
+        type=int,
+        nargs="+",
+        metavar="B",
+        help="layers whose inputs the drafter taps, where its checkpoint is wrong or silent about them",
+    )
+    add_fields(parser.add_argument_group("engine"), EngineConfig, skip=skip)
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Every field of `SamplingParams`."""
+    add_fields(parser.add_argument_group("sampling"), SamplingParams)
+
+
+def load_llm(args: argparse.Namespace, **changes: Any) -> LLM:
+    """The engine that the flags of `add_model_flags` describe; `changes` are settings that the command insists on."""
+    return LLM(
+        args.model,
+        drafter=None if args.drafter == "none" else args.drafter,
+        dtype=args.dtype,
+        device=args.device,
+        aux_boundaries=args.aux_boundaries,
+        **{**given(args, EngineConfig), **changes},
+    )
+
+
+def sampling(args: argparse.Namespace) -> SamplingParams:
+    """The parameters that the flags of `add_sampling_flags` describe."""
+    return SamplingParams(**given(args, SamplingParams))
+
+
+def add_fields(group: argparse._ArgumentGroup, settings: type, *, skip: Collection[str] = ()) -> None:
+    """One flag for each field of a settings dataclass: `max_tokens: int` is `--max-tokens N`."""
+    types = get_type_hints(settings)
+    docs = field_docs(settings)
+    for field in dataclasses.fields(settings):
+        if field.name in skip:
+            continue
+        summary = f"{docs.get(field.name, '')} (default {field.default})".strip().replace("%", "%%")
+        group.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            dest=field.name,
+            default=argparse.SUPPRESS,
+            help=summary,
+            **_parsing(types[field.name]),
+        )
+
+
+def given(args: argparse.Namespace, settings: type) -> dict[str, Any]:
+    """The fields of a settings dataclass for which a flag was given."""
+    found = {field.name: getattr(args, field.name) for field in dataclasses.fields(settings) if field.name in args}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def field_docs(settings: type) -> dict[str, str]:
+    """The string under each field, on one line. Python keeps it only in the source."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for statement, following in pairwise(body.body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            match following:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[statement.target.id] = " ".join(text.replace("`", "").split())
+    return docs
+
+
+def _parsing(kind: Any) -> dict[str, Any]:
+    """How argparse reads a value of this type; `X | None` reads X, and None is what leaving the flag out means."""
+    if isinstance(kind, UnionType):
+        (kind,) = (part for part in get_args(kind) if part is not NoneType)
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if get_origin(kind) is tuple:
+        return {"type": get_args(kind)[0], "nargs": "+", "metavar": "N"}
+    return {"type": kind, "metavar": {int: "N", float: "X"}.get(kind, "TEXT")}

@@ -1,0 +1,160 @@
+"""The engine: requests in, runs of tokens out. One `step` is schedule, run, collect.
+
+    add / abort ──► Scheduler ── Plan ──► Runner ── Outcome ──► collect ──► Update
+
+Everything a request can do wrong is refused in `add`, so that nothing behind it can hurt another request.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+from itertools import count
+
+from outpace.config import MAX_SEED, EngineConfig, SamplingParams
+from outpace.engine.pages import Pages
+from outpace.engine.runner import Runner
+from outpace.engine.scheduler import Scheduler
+from outpace.engine.sequence import Counts, FinishReason, Sequence
+from outpace.errors import RequestError
+from outpace.speculation.pair import Pair
+from outpace.types import Outcome, Plan, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one step did to one request."""
+
+    request_id: int
+    token_ids: tuple[int, ...]
+    """New tokens, cut at the stop."""
+    finish_reason: FinishReason | None
+    counts: Counts
+    """Live counters of the request; final once `finish_reason` is set."""
+    num_reused: int
+
+
+class Engine:
+    """Serves requests with one pair of models.
+
+    Args:
+        pair: the models and their pages.
+        config: resolved settings; `max_context` and `num_pages` are numbers by now.
+    """
+
+    def __init__(self, pair: Pair, config: EngineConfig) -> None:
+        assert config.max_context is not None and config.num_pages is not None
+        self.config = config
+        self._pair = pair
+        self._max_context = config.max_context
+        self._vocab_size = pair.target.config.vocab_size
+        self.pages = Pages(config.num_pages, config.page_size, config.prefix_reuse)
+        self.scheduler = Scheduler(config, self.pages, self._draftable)
+        self._runner = Runner(pair, config)
+        self._sequences: dict[int, Sequence] = {}
+        self._ids = count()
+
+    @property
+    def busy(self) -> bool:
+        """Some request is not finished."""
+        return self.scheduler.busy
+
+    def add(self, prompt_ids: Tokens[int], params: SamplingParams) -> int:
+        """Queues a request and returns its id.
+
+        Raises:
+            RequestError: the prompt is empty, too long for the context or the pages, or holds an unknown token id.
+        """
+        self._check_prompt(prompt_ids)
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        max_tokens = min(params.max_tokens, self._max_context - len(prompt_ids))
+        self._check_pages(len(prompt_ids), max_tokens)
+        seed = secrets.randbelow(MAX_SEED) if params.seed is None else params.seed
+        request = Request(id=next(self._ids), prompt_ids=tuple(prompt_ids), params=params, seed=seed)
+        eos = () if params.ignore_eos else self._pair.target.config.eos_token_ids
+        max_k = self.config.k if params.max_k is None else min(params.max_k, self.config.k)
+        sequence = Sequence(request, max_tokens, max_k, frozenset(eos) | frozenset(params.stop_token_ids))
+        self._sequences[request.id] = sequence
+        self.scheduler.add(sequence)
+        return request.id
+
+    def abort(self, request_id: int) -> None:
+        """Ends a request at once and frees its pages; an id that is not in the engine is nobody's fault."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self.scheduler.remove(sequence)
+
+    def step(self) -> list[Update]:
+        """One forward: schedule, run, collect. Returns what it did to each request in it."""
+        if not self.busy:
+            return []
+        plan, sequences = self.scheduler.next()
+        outcome = self._runner.run(plan)
+        return self._collect(plan, sequences, outcome)
+
+    def _collect(self, plan: Plan, sequences: list[Sequence], outcome: Outcome) -> list[Update]:
+        tokens = outcome.tokens_BS.tolist()
+        num_emitted = outcome.num_emitted_B.tolist()
+        updates = []
+        for index, sequence in enumerate(sequences):
+            run = tokens[index][: num_emitted[index]]
+            if plan.chunks:
+                kept = self._collect_chunk(plan, sequence, len(plan.chunks[index]), run)
+            else:
+                kept = self._collect_cycle(plan, sequence, run)
+            if kept:
+                updates.append(self._update(sequence, kept))
+        return updates
+
+    def _collect_chunk(self, plan: Plan, sequence: Sequence, num_tokens: int, run: list[int]) -> list[int]:
+        sequence.num_cached += num_tokens
+        if sequence.max_k and plan.fills_drafter:
+            sequence.num_drafter = sequence.num_cached
+        if sequence.num_cached < len(sequence.tokens):
+            return []
+        sequence.primed = True
+        self.pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, sequence.num_drafter)
+        return sequence.extend(run)
+
+    def _collect_cycle(self, plan: Plan, sequence: Sequence, run: list[int]) -> list[int]:
+        if sequence.max_k and plan.k:
+            sequence.num_drafter = sequence.num_cached + 1  # this cycle's catch-up reached the last token's slot
+        num_drafts = min(plan.k, sequence.max_k, self._draftable(sequence.num_cached))
+        kept = sequence.extend(run)
+        sequence.num_cached += len(kept)
+        sequence.counts.add(num_drafts, len(kept), cut=sequence.finish_reason is not None)
+        return kept
+
+    def _update(self, sequence: Sequence, kept: list[int]) -> Update:
+        if sequence.finish_reason is not None:
+            self.scheduler.remove(sequence)
+            del self._sequences[sequence.request.id]
+        return Update(sequence.request.id, tuple(kept), sequence.finish_reason, sequence.counts, sequence.num_reused)
+
+    def _draftable(self, length: int) -> int:
+        drafter = self._pair.drafter
+        return 0 if drafter is None else max(0, drafter.wiring.max_positions - length)
+
+    def _check_prompt(self, prompt_ids: Tokens[int]) -> None:
+        if not prompt_ids:
+            raise RequestError("the prompt is empty; give at least one token")
+        if len(prompt_ids) >= self._max_context:
+            raise RequestError(
+                f"the prompt has {len(prompt_ids)} tokens; the context holds {self._max_context} and one must "
+                f"be left for the answer: shorten the prompt to {self._max_context - 1}, or raise max_context"
+            )
+        self._check_ids("the prompt", prompt_ids)
+
+    def _check_ids(self, where: str, token_ids: Tokens[int]) -> None:
+        for token in token_ids:
+            if not 0 <= token < self._vocab_size:
+                raise RequestError(f"{where}: token id {token} is unknown; ids are 0 … {self._vocab_size - 1}")
+
+    def _check_pages(self, num_prompt: int, max_tokens: int) -> None:
+        needed = -(-(num_prompt + max_tokens) // self.config.page_size)
+        if needed > self.pages.num_usable:
+            raise RequestError(
+                f"{num_prompt} prompt tokens and max_tokens {max_tokens} need {needed} KV pages; the engine has "
+                f"{self.pages.num_usable}: lower max_tokens, or raise num_pages or memory_fraction"
+            )

@@ -1,0 +1,288 @@
+"""`LLM`: a model and its drafter behind four verbs: generate, chat, stream, describe.
+
+    llm = LLM("smollm2")
+    print(llm.generate("The capital of France is", SamplingParams(max_tokens=16))[0].text)
+
+Whatever was left to "auto" is resolved here, once, and `describe` shows it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from outpace.config import EngineConfig, SamplingParams
+from outpace.engine.devices import resolve_device, resolve_dtype
+from outpace.engine.engine import Engine, Update
+from outpace.engine.memory import bytes_per_page, free_bytes, num_pages
+from outpace.engine.results import Chunk, RequestStats, Result
+from outpace.engine.shipped import shipped_drafter
+from outpace.errors import ConfigError, RequestError
+from outpace.models.drafter import Drafter
+from outpace.models.drafter_checkpoint import load_drafter
+from outpace.models.registry import LoadedTarget, load_target
+from outpace.models.source import locate
+from outpace.models.tokenizer import IncrementalDecoder, Tokenizer
+from outpace.speculation.pair import Pair
+
+Prompt = str | Sequence[int]
+Messages = Sequence[dict[str, str]]
+
+
+class LLM:
+    """A served model.
+
+    Args:
+        model: a directory, a GGUF file, a hub id, or the alias "smollm2".
+        drafter: a directory or hub id of an EAGLE-3 drafter; "auto" takes the one shipped for the model, if there is
+            one; None decodes plainly.
+        dtype: "float32", "bfloat16", "float16" or "auto".
+        device: "cpu", "cuda", "cuda:1", … or "auto".
+        aux_boundaries: overrides which layers' inputs the drafter taps.
+        options: fields of `EngineConfig`.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range.
+        CheckpointError: the model or the drafter cannot be loaded, or they do not fit.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        drafter: str | None = "auto",
+        dtype: str = "auto",
+        device: str = "auto",
+        aux_boundaries: Sequence[int] | None = None,
+        **options: Any,
+    ) -> None:
+        config = _engine_config(options)
+        source = locate(model)
+        place = resolve_device(device)
+        kind = resolve_dtype(dtype, place)
+        drafter_name = shipped_drafter(source.name) if drafter == "auto" else drafter
+        target = load_target(source, dtype=kind, device=place)
+        loaded = None
+        if drafter_name is not None:
+            boundaries = None if aux_boundaries is None else tuple(aux_boundaries)
+            loaded = load_drafter(drafter_name, target.model, dtype=kind, device=place, aux_boundaries=boundaries)
+            loaded.pack()
+        target.model.pack()
+        self._start(target, loaded, config, drafter_name)
+
+    @classmethod
+    def from_parts(
+        cls, target: LoadedTarget, drafter: Drafter | None = None, config: EngineConfig | None = None
+    ) -> LLM:
+        """An engine over models that are loaded already; several engines may share them."""
+        llm = cls.__new__(cls)
+        llm._start(target, drafter, config or EngineConfig(), None)
+        return llm
+
+    def _start(
+        self, target: LoadedTarget, drafter: Drafter | None, config: EngineConfig, drafter_name: str | None
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.drafter_name = drafter_name
+        self.dtype: torch.dtype = target.model.embed.weight.dtype
+        self.device: torch.device = target.model.embed.weight.device
+        self.config = self._resolve(config)
+        assert self.config.num_pages is not None
+        pair = Pair.allocate(
+            target.model,
+            drafter,
+            num_pages=self.config.num_pages,
+            page_size=self.config.page_size,
+            dtype=self.dtype,
+        )
+        self.engine = Engine(pair, self.config)
+        self._inboxes: dict[int, deque[Update]] = {}
+
+    def _resolve(self, config: EngineConfig) -> EngineConfig:
+        limit = self.target.config.max_positions
+        if config.max_context is not None and config.max_context > limit:
+            raise ConfigError(f"max_context is {config.max_context}; the model was made for {limit} positions")
+        max_context = config.max_context or limit
+        k = config.k if self.drafter is not None else 0
+        pages = config.num_pages or num_pages(
+            free_bytes(self.device),
+            config.memory_fraction,
+            bytes_per_page(self.target.model, self.drafter, config.page_size, self.dtype),
+            -(-max_context // config.page_size),
+            config.max_rows,
+        )
+        return replace(config, max_context=max_context, k=k, num_pages=pages)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.target.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[Result]:
+        """Answers prompts together; results come in the prompts' order.
+
+        Args:
+            prompts: one prompt or several, each a text (no chat template is applied) or token ids.
+            params: one for all, or one a prompt.
+            progress: show how far it is on stderr.
+
+        Raises:
+            RequestError: a prompt or its parameters cannot be served; nothing was started.
+        """
+        listed = _listed(prompts)
+        settings = _one_each(params, len(listed))
+        encoded = [self._encode(prompt) for prompt in listed]
+        ids: list[int] = []
+        try:
+            for prompt, setting in zip(encoded, settings, strict=True):
+                ids.append(self._add(prompt, setting))
+            finished = self._finish(ids, progress)
+        finally:
+            self._forget(ids)
+        return [self._result(prompt, finished[i]) for prompt, i in zip(encoded, ids, strict=True)]
+
+    def chat(self, messages: Messages, params: SamplingParams | None = None) -> Result:
+        """Answers a conversation, rendered with the model's chat template."""
+        return self.generate([self._tokens_of(messages)], params)[0]
+
+    def stream(self, prompt: Prompt | Messages, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Yields an answer while it is written; `prompt` may be a conversation. Leaving the loop aborts the request."""
+        request_id = self._add(self._encode(prompt), params or SamplingParams())
+        decoder = IncrementalDecoder(self.tokenizer) if self.tokenizer is not None else None
+        inbox = self._inboxes[request_id]
+        try:
+            while True:
+                while not inbox:
+                    self._step()
+                update = inbox.popleft()
+                yield _chunk(update, decoder)
+                if update.finish_reason is not None:
+                    return
+        finally:
+            self._forget([request_id])
+
+    def describe(self) -> dict[str, Any]:
+        """Every resolved choice, as plain data for JSON."""
+        return {
+            "model": self.target.source.name,
+            "target": asdict(self.target.config),
+            "drafter": None if self.drafter is None else self.drafter.wiring.describe(),
+            "drafter_source": self.drafter_name,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "engine": asdict(self.config),
+            "kv_bytes": (self.config.num_pages or 0)
+            * bytes_per_page(self.target.model, self.drafter, self.config.page_size, self.dtype),
+        }
+
+    def _add(self, prompt_ids: list[int], params: SamplingParams) -> int:
+        request_id = self.engine.add(prompt_ids, params)
+        self._inboxes[request_id] = deque()
+        return request_id
+
+    def _step(self) -> list[Update]:
+        """One engine step. Its updates may belong to several callers, whose streams take turns: each has its inbox."""
+        updates = self.engine.step()
+        for update in updates:
+            self._inboxes[update.request_id].append(update)
+        return updates
+
+    def _forget(self, ids: Sequence[int]) -> None:
+        for request_id in ids:
+            self.engine.abort(request_id)
+            del self._inboxes[request_id]
+
+    def _finish(self, ids: Sequence[int], progress: bool) -> dict[int, list[Update]]:
+        """Steps until all the given requests are finished; all updates of each."""
+        num_finished = num_tokens = 0
+        wanted = set(ids)
+        while num_finished < len(wanted):
+            for update in self._step():
+                if update.request_id in wanted:
+                    num_tokens += len(update.token_ids)
+                    num_finished += update.finish_reason is not None
+            if progress:
+                line = f"\r{num_finished}/{len(wanted)} answers, {num_tokens} tokens"
+                print(line, end="\n" if num_finished == len(wanted) else "", file=sys.stderr, flush=True)
+        return {i: list(self._inboxes[i]) for i in ids}
+
+    def _result(self, prompt_ids: Sequence[int], updates: list[Update]) -> Result:
+        last = updates[-1]
+        assert last.finish_reason is not None
+        token_ids = tuple(token for update in updates for token in update.token_ids)
+        return Result(
+            prompt_ids=tuple(prompt_ids),
+            token_ids=token_ids,
+            text="" if self.tokenizer is None else self.tokenizer.decode(token_ids),
+            finish_reason=last.finish_reason,
+            stats=RequestStats.of(last.counts, last.num_reused),
+        )
+
+    def _encode(self, prompt: Prompt | Messages) -> list[int]:
+        if isinstance(prompt, str):
+            return self._require_tokenizer().encode(prompt, add_special=True)
+        messages = [item for item in prompt if not isinstance(item, int)]
+        if messages and len(messages) == len(prompt):
+            return self._tokens_of(messages)
+        if messages:
+            raise RequestError("the prompt mixes token ids with messages; give a text, token ids or messages")
+        return [item for item in prompt if isinstance(item, int)]
+
+    def _tokens_of(self, messages: Messages) -> list[int]:
+        return self._require_tokenizer().encode_chat(list(messages))
+
+    def _require_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise RequestError(
+                f"{self.target.source.name} came without a tokenizer: give prompts as token ids, or put tokenizer.json "
+                "beside the weights"
+            )
+        return self.tokenizer
+
+
+def _chunk(update: Update, decoder: IncrementalDecoder | None) -> Chunk:
+    text = ""
+    if decoder is not None:
+        text = decoder.push(update.token_ids)
+        if update.finish_reason is not None:
+            text += decoder.finish()
+    return Chunk(
+        text=text,
+        token_ids=update.token_ids,
+        finish_reason=update.finish_reason,
+        stats=RequestStats.of(update.counts, update.num_reused),
+    )
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A single prompt is a text, or a sequence that begins with a token id."""
+    if isinstance(prompts, str):
+        return [prompts]
+    ids = [item for item in prompts if isinstance(item, int)]
+    return [ids] if ids else [item for item in prompts if not isinstance(item, int)]
+
+
+def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    if len(params) != num_prompts:
+        raise RequestError(f"{len(params)} sampling params for {num_prompts} prompts; give one, or one a prompt")
+    return list(params)
+
+
+def _engine_config(options: dict[str, Any]) -> EngineConfig:
+    known = set(EngineConfig.__dataclass_fields__)
+    if unknown := sorted(set(options) - known):
+        raise ConfigError(f"unknown setting {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    return EngineConfig(**options)

@@ -1,0 +1,50 @@
+"""How many KV pages fit: the memory that is left after the weights, under a stated fraction."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from outpace.errors import EngineError
+from outpace.models.drafter import Drafter
+from outpace.models.target import Target
+
+
+def bytes_per_page(target: Target, drafter: Drafter | None, page_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one page over all layers of both models, the boundary feature included."""
+    config = target.config
+    elements = page_size * 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    if drafter is not None:
+        wiring = drafter.wiring
+        elements += page_size * 2 * wiring.num_kv_heads * wiring.head_dim + wiring.hidden_size
+    return elements * dtype.itemsize
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on the device now; on a CPU, what the system could give without swapping."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def num_pages(free: int, fraction: float, page_bytes: int, pages_per_row: int, max_rows: int) -> int:
+    """Pages under `fraction` of the free bytes, at most what `max_rows` full contexts could use.
+
+    Raises:
+        EngineError: not even one full context fits.
+    """
+    affordable = int(free * fraction) // page_bytes
+    if affordable < pages_per_row + 1:
+        raise EngineError(
+            f"{fraction:.0%} of {free / 2**30:.1f} GiB free memory holds {affordable} KV pages; one full context needs "
+            f"{pages_per_row}: lower max_context, or raise memory_fraction"
+        )
+    return min(affordable, pages_per_row * max_rows + 1)

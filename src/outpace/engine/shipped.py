@@ -1,0 +1,13 @@
+"""The drafters that come with the package, by the model they were trained for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent.parent / "drafters"
+
+
+def shipped_drafter(model: str) -> str | None:
+    """Directory of the drafter shipped for a model's alias, or None."""
+    path = _FOLDER / model
+    return str(path) if (path / "config.json").is_file() else None

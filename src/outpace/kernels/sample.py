@@ -1,0 +1,113 @@
+"""Choosing tokens so that speculation cannot change them: shared noise keyed by (seed, position).
+
+The token at a position is the argmax of the processed logits plus Gumbel noise, which draws exactly from their softmax
+(the Gumbel-max trick). The noise depends on nothing but the request's seed, the token's position and its id, so plain
+decoding, verify and the drafter all see the same noise (drafter-invariant speculative decoding, Daliri et al. 2024,
+https://arxiv.org/abs/2408.07978): a draft is accepted when it equals the target's token.
+
+Truncation keeps every logit not below a threshold that is found by bisection over the ordered bits of float32: exact,
+no sort, no dependence on the order of ties, the same on every device.
+
+Shapes: B rows, S positions a row, V token ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_LOW32 = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling settings of B rows on the device, and what the host knows about the whole batch."""
+
+    temperature_B: Tensor
+    top_k_B: Tensor
+    top_p_B: Tensor
+    min_p_B: Tensor
+    seed_B: Tensor
+    any_sampled: bool
+    any_truncated: bool
+
+
+def _mix32(x: Tensor) -> Tensor:
+    """A 32-bit integer hash (constants: github.com/skeeto/hash-prospector, bias 0.107) in int64 lanes."""
+    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & _LOW32
+    x = ((x ^ (x >> 15)) * 0x735A2D97) & _LOW32
+    return x ^ (x >> 15)
+
+
+def gumbel(seed_B: Tensor, position_BS: Tensor, ids_V: Tensor) -> Tensor:
+    """Standard Gumbel noise of (seed, position, id), float32 [B, S, V].
+
+    Args:
+        seed_B: int64, 0 … 2^63-1.
+        position_BS: int64 index in the sequence of the token to be chosen.
+        ids_V: int64 target token ids.
+    """
+    low, high = _mix32(seed_B & _LOW32), _mix32((seed_B >> 32) ^ 0x5BD1E995)
+    key_BS = _mix32((position_BS + low[:, None]) & _LOW32)
+    salt_BS = _mix32(key_BS ^ high[:, None])
+    x = _mix32(ids_V ^ key_BS[..., None])
+    x = _mix32((x + salt_BS[..., None]) & _LOW32)
+    uniform = ((x >> 9).float() + 0.5) * 2.0**-23  # 24 significant bits: never 0, never 1
+    return -(-uniform.log()).log()
+
+
+def _ordered_bits(x: Tensor) -> Tensor:
+    """int32 keys in the order of the float32 values."""
+    bits = x.view(torch.int32)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def _threshold(keys: Tensor, weights: Tensor, need: Tensor) -> Tensor:
+    """Largest key t, [..., 1], for which the weights of all keys ≥ t sum to at least `need` [..., 1]."""
+    low = torch.full_like(need, -(2**31), dtype=torch.int64)
+    high = torch.full_like(low, 2**31 - 1)
+    for _ in range(32):
+        middle = (low + high + 1) >> 1
+        enough = torch.where(keys >= middle, weights, 0.0).sum(-1, keepdim=True) >= need
+        low = torch.where(enough, middle, low)
+        high = torch.where(enough, high, middle - 1)
+    return low
+
+
+def truncate(logits_BSV: Tensor, sampling: Sampling) -> Tensor:
+    """Sets to -inf what top-k, then top-p, then min-p leave out; float32 logits after temperature, [B, S, V].
+
+    A top-k of 0, a top-p of 1 and a min-p of 0 leave a row as it is.
+    """
+    x = logits_BSV
+    keys = _ordered_bits(x)
+    V = x.shape[-1]
+    top_k = torch.where(sampling.top_k_B > 0, sampling.top_k_B, V).clamp(max=V).float()[:, None, None]
+    kept = keys >= _threshold(keys, torch.ones_like(x), top_k.expand(*x.shape[:2], 1))
+    weights = torch.where(kept, (x - x.amax(-1, keepdim=True)).exp(), 0.0)
+    need = sampling.top_p_B[:, None, None] * weights.sum(-1, keepdim=True)
+    nucleus = keys >= _threshold(keys, weights, need)
+    kept &= nucleus | (sampling.top_p_B >= 1.0)[:, None, None]
+    kept &= weights >= sampling.min_p_B[:, None, None]  # the best token's weight is 1
+    return x.masked_fill(~kept, -torch.inf)
+
+
+def choose(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None = None) -> Tensor:
+    """Index into V of each position's token, int64 [B, S]; rows of temperature 0 take the argmax.
+
+    Args:
+        logits_BSV: any float dtype.
+        sampling: settings of the B rows.
+        position_BS: index in the sequence of the token to be chosen.
+        ids_V: target ids that the V logits stand for; None means 0 … V-1.
+    """
+    if not sampling.any_sampled:
+        return logits_BSV.argmax(-1)
+    greedy = (sampling.temperature_B == 0)[:, None, None]
+    x = logits_BSV.float() / torch.where(greedy, 1.0, sampling.temperature_B[:, None, None])
+    scores = truncate(x, sampling) if sampling.any_truncated else x
+    ids_V = torch.arange(x.shape[-1], device=x.device) if ids_V is None else ids_V
+    noisy = scores + gumbel(sampling.seed_B, position_BS, ids_V)
+    return torch.where(greedy, x, noisy).argmax(-1)

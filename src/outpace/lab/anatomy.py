@@ -1,0 +1,128 @@
+"""What a checkpoint is, from its headers alone: no weight is loaded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from outpace.models.arch import TargetConfig
+from outpace.models.gguf import read_gguf
+from outpace.models.hf_config import read_target
+from outpace.models.source import Source
+from outpace.models.target import Target
+from outpace.models.tokenizer import Tokenizer
+from outpace.models.weights import read_safetensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetAnatomy:
+    """One target. Sizes are in elements and bytes."""
+
+    source: Source
+    config: TargetConfig
+    num_parameters: int
+    bytes_on_disk: int
+    tokenizer: dict[str, Any] | None
+    shipped_drafter: str | None = None
+    """Where the drafter lies that comes with this package for it."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Keys and values of one token over all layers."""
+        return 2 * self.config.num_layers * self.config.num_kv_heads * self.config.head_dim
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "kind": "target",
+            "name": self.source.name,
+            "format": self.source.kind,
+            "path": str(self.source.path),
+            "config": asdict(self.config),
+            "num_parameters": self.num_parameters,
+            "bytes_on_disk": self.bytes_on_disk,
+            "kv_bytes_per_token": {
+                "bfloat16": 2 * self.kv_elements_per_token,
+                "float32": 4 * self.kv_elements_per_token,
+            },
+            "tokenizer": self.tokenizer,
+            "shipped_drafter": self.shipped_drafter,
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people, one fact a line."""
+        c = self.config
+        kv = self.kv_elements_per_token
+        windowed = sum(window is not None for window in c.windows)
+        return [
+            f"{self.source.name}: a target ({self.source.kind})",
+            f"  architecture  {c.architecture}: {c.num_layers} layers, "
+            f"hidden {c.hidden_size}, MLP {c.intermediate_size}",
+            f"  attention     {c.num_heads} heads of {c.head_dim}, {c.num_kv_heads} KV heads"
+            + (f", {windowed} layers with a sliding window" if windowed else ""),
+            f"  positions     {c.max_positions:,}, rope {c.rope.kind}, theta {c.rope.theta:g}",
+            f"  vocabulary    {c.vocab_size:,}, embeddings {'tied' if c.tie_embeddings else 'not tied'}",
+            f"  size          {self.num_parameters / 1e6:,.1f} M parameters, "
+            + (f"{self.bytes_on_disk / 1e6:,.0f} MB on disk" if self.bytes_on_disk else "no weights here"),
+            f"  KV memory     {2 * kv / 1024:.1f} KiB a token in 16 bits, {4 * kv / 1024:.1f} KiB in float32",
+            f"  tokenizer     {_tokenizer_line(self.tokenizer)}",
+            *([f"  drafter       comes with it: {self.shipped_drafter}"] if self.shipped_drafter else []),
+            *(f"  note          {note}" for note in self.notes),
+        ]
+
+
+def target_anatomy(source: Source) -> TargetAnatomy:
+    """Reads a target's headers.
+
+    Raises:
+        CheckpointError: it cannot be read or is of a kind that is not served.
+    """
+    if source.kind == "gguf":
+        checkpoint = read_gguf(source.path)
+        config, tokenizer = checkpoint.config, checkpoint.tokenizer
+        notes: tuple[str, ...] = ()
+    else:
+        config, notes = read_target(source.path)
+        tokenizer = Tokenizer.from_directory(source.path)
+        if bytes_on_disk(source):
+            read_safetensors(source.path)  # says what is wrong with the files, if anything is
+    return TargetAnatomy(
+        source=source,
+        config=config,
+        num_parameters=count_parameters(config),
+        bytes_on_disk=bytes_on_disk(source),
+        tokenizer=None if tokenizer is None else _tokenizer_facts(tokenizer),
+        notes=notes,
+    )
+
+
+def count_parameters(config: TargetConfig) -> int:
+    """Elements of all weights; tied ones count once. On torch's meta device nothing is allocated."""
+    model = Target(config, dtype=torch.float32, device="meta")
+    return sum(math.prod(parameter.shape) for parameter in model.parameters())
+
+
+def bytes_on_disk(source: Source) -> int:
+    """Size of the weight files that are here."""
+    files = [source.path] if source.kind == "gguf" else sorted(source.path.glob("*.safetensors"))
+    return sum(file.stat().st_size for file in files)
+
+
+def _tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "eos_token_ids": sorted(tokenizer.eos_token_ids),
+        "has_chat_template": tokenizer.chat_template is not None,
+    }
+
+
+def _tokenizer_line(facts: dict[str, Any] | None) -> str:
+    if facts is None:
+        return "none: give prompts as token ids"
+    template = "with a chat template" if facts["has_chat_template"] else "without a chat template"
+    return f"{facts['vocab_size']:,} tokens, {template}, ends with {', '.join(map(str, facts['eos_token_ids']))}"

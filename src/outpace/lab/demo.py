@@ -1,0 +1,191 @@
+"""The demonstration: plain and speculative decoding of the same prompts in one run, and why one is faster.
+
+Three passes. The first shows the answers, warms everything up and checks losslessness. The second takes the cycles
+apart. The third only times: every contender answers every prompt, in mirrored order. The speedup is over the fastest
+plain decoding that this engine has on the machine, whatever number format that is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from outpace import LLM, Chunk, SamplingParams
+from outpace.errors import ConfigError, RequestError
+from outpace.lab import reference
+from outpace.lab.compare import Sample, mirrored
+from outpace.lab.demo_report import DemoReport, Measured
+from outpace.lab.fingerprint import machine
+from outpace.lab.lossless import Tape, Taped, Verdict, judge
+from outpace.lab.phases import Phases, measure_phases
+from outpace.lab.timing import Timing, time_answer
+
+PROMPTS = (
+    "What is gravity? Explain it to a ten-year-old.",
+    "Write a Python function that checks whether a string is a palindrome.",
+    "Write a short e-mail to a colleague to move tomorrow's meeting to Friday.",
+    "A shop sells pens at 3 dollars each. How much do 12 pens cost? Show your steps.",
+)
+"""Ordinary requests of four kinds, chosen before anything was measured on them."""
+
+ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False}
+"""One request at a time, and no prefix kept: every answer is computed in full, each time."""
+
+PLAIN, SPECULATIVE, TRANSFORMERS = "plain", "speculative", "transformers"
+
+Contender = Callable[[Sequence[int]], Timing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """How much is measured."""
+
+    max_tokens: int = 64
+    """Longest answer."""
+    num_rounds: int = 2
+    """Passes over the contenders; the second runs in mirrored order."""
+    compare: bool = True
+    """Also time the other plain number format, and transformers where it is installed."""
+
+
+class Watcher(Protocol):
+    """Told what happens while it happens. Time spent in it is not measured."""
+
+    def begin(self, prompt: str) -> None: ...
+    def chunk(self, who: str, chunk: Chunk) -> None: ...
+    def end(self, who: str, timing: Timing) -> None: ...
+    def progress(self, text: str) -> None: ...
+
+
+def run_demo(llm: LLM, prompts: Sequence[str], settings: DemoSettings, watcher: Watcher) -> DemoReport:
+    """Measures a model with its drafter against its own plain decoding.
+
+    Args:
+        llm: made with the settings in `ENGINE`.
+        prompts: user messages.
+        settings: how much to measure.
+        watcher: told of every token of the first pass.
+
+    Raises:
+        ConfigError: there is no drafter, or k is 0: nothing to compare.
+        RequestError: the model has no tokenizer or chat template.
+    """
+    if llm.drafter is None or llm.config.k == 0:
+        raise ConfigError(
+            f"{llm.target.source.name} runs without a drafter or with k 0, so there is no speculation to show; "
+            "name an EAGLE-3 drafter with --drafter and a k of 1 or more"
+        )
+    began = time.perf_counter()
+    facts = machine()
+    encoded = [_encode(llm, prompt) for prompt in prompts]
+    plain = LLM.from_parts(llm.target, None, llm.config)
+    params = SamplingParams(max_tokens=settings.max_tokens)
+    verdict = _show(plain, llm, prompts, encoded, params, watcher)
+    watcher.progress("taking the cycles apart")
+    phases = _phases(llm, encoded, params)
+    contenders = _contenders(plain, llm, params, settings, watcher)
+    timings = _time_all(contenders, encoded, settings.num_rounds, watcher)
+    return DemoReport(
+        model=llm.describe(),
+        machine=facts,
+        prompts=tuple(prompts),
+        verdict=verdict,
+        phases=phases,
+        measured=tuple(_measured(name, runs) for name, runs in timings.items()),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _encode(llm: LLM, prompt: str) -> list[int]:
+    if llm.tokenizer is None:
+        raise RequestError(
+            f"{llm.target.source.name} came without a tokenizer; the demo needs one to ask its questions"
+        )
+    return llm.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+
+
+def _show(
+    plain: LLM,
+    speculative: LLM,
+    prompts: Sequence[str],
+    encoded: Sequence[Sequence[int]],
+    params: SamplingParams,
+    watcher: Watcher,
+) -> Verdict:
+    """The first pass: answers appear, and their logits are compared."""
+    pairs: list[tuple[Taped, Taped]] = []
+    tapes = {PLAIN: Tape(plain), SPECULATIVE: Tape(speculative)}
+    for prompt, ids in zip(prompts, encoded, strict=True):
+        watcher.begin(prompt)
+        answers = []
+        for who, tape in tapes.items():
+            taped, timing = tape.record(ids, params, partial(watcher.chunk, who))
+            watcher.end(who, timing)
+            answers.append(taped)
+        pairs.append((answers[0], answers[1]))
+    return judge(pairs, exact=str(plain.dtype) == "torch.float32")
+
+
+def _phases(llm: LLM, encoded: Sequence[Sequence[int]], params: SamplingParams) -> Phases:
+    """Of the prompt in the middle by length, so that the context is typical."""
+    middle = sorted(encoded, key=len)[len(encoded) // 2]
+    return measure_phases(llm, middle, params)
+
+
+def _contenders(
+    plain: LLM, speculative: LLM, params: SamplingParams, settings: DemoSettings, watcher: Watcher
+) -> dict[str, Contender]:
+    def of(llm: LLM) -> Contender:
+        return lambda ids: time_answer(llm, ids, params)
+
+    contenders = {f"{PLAIN} {_dtype(plain)}": of(plain), f"{SPECULATIVE} {_dtype(speculative)}": of(speculative)}
+    if settings.compare and plain.device.type == "cpu":
+        other = "bfloat16" if _dtype(plain) == "float32" else "float32"
+        watcher.progress(f"loading the model in {other} too")
+        source = plain.target.source
+        contenders[f"{PLAIN} {other}"] = of(_plain_in(source.name, other, plain))
+    if settings.compare and reference.available():
+        watcher.progress("loading the model into transformers")
+        theirs = reference.Reference(plain)
+        contenders[f"{TRANSFORMERS} {_dtype(plain)}"] = lambda ids: theirs.time_answer(ids, params.max_tokens)
+    return contenders
+
+
+def _plain_in(model: str, dtype: str, like: LLM) -> LLM:
+    return LLM(model, drafter=None, dtype=dtype, device=str(like.device), max_context=like.config.max_context, **ENGINE)
+
+
+def _time_all(
+    contenders: dict[str, Contender], encoded: Sequence[Sequence[int]], num_rounds: int, watcher: Watcher
+) -> dict[str, list[list[Timing]]]:
+    """Timings of each contender, by prompt and round. Each answers one prompt first, to warm up."""
+    names = list(contenders)
+    timings: dict[str, list[list[Timing]]] = {name: [[] for _ in encoded] for name in names}
+    for name in names:
+        watcher.progress(f"warming up {name}")
+        contenders[name](encoded[0][:])
+    for prompt, ids in enumerate(encoded):
+        for index in mirrored(len(names), num_rounds):
+            watcher.progress(f"timing prompt {prompt + 1} of {len(encoded)}: {names[index]}")
+            timings[names[index]][prompt].append(contenders[names[index]](ids))
+    watcher.progress("")
+    return timings
+
+
+def _measured(name: str, runs: Sequence[Sequence[Timing]]) -> Measured:
+    kind, _, dtype = name.partition(" ")
+    return Measured(
+        kind=kind,
+        dtype=dtype,
+        samples=tuple(
+            Sample(tokens=[t.num_decoded for t in rounds], seconds=[t.decode_s for t in rounds]) for rounds in runs
+        ),
+        cycles=tuple(rounds[0].cycles for rounds in runs),
+    )
+
+
+def _dtype(llm: LLM) -> str:
+    return str(llm.dtype).removeprefix("torch.")

@@ -1,0 +1,110 @@
+"""What a drafter is and how it would be joined to its target, decided as a load decides it, without loading weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outpace.errors import CheckpointError, DrafterError
+from outpace.models.arch import TargetConfig
+from outpace.models.dialects import resolve
+from outpace.models.drafter import Drafter
+from outpace.models.drafter_checkpoint import DRAFTER_FILES, read_tensors
+from outpace.models.fields import read_json
+from outpace.models.source import Source, locate
+from outpace.models.target import Target
+from outpace.models.wiring import DrafterWiring
+
+_TELLING_FIELDS = ("draft_vocab_size", "eagle_config", "speculators_model_type", "eagle_aux_hidden_state_layer_ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterAnatomy:
+    """One drafter beside one target. Sizes are in elements and bytes."""
+
+    name: str
+    target: str
+    path: Path
+    wiring: DrafterWiring
+    num_parameters: int
+    """Its own; what it borrows from the target is not counted."""
+    bytes_on_disk: int
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Keys and values of one token in its one layer."""
+        return 2 * self.wiring.num_kv_heads * self.wiring.head_dim
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "kind": "drafter",
+            "name": self.name,
+            "target": self.target,
+            "path": str(self.path),
+            "wiring": self.wiring.describe(),
+            "num_parameters": self.num_parameters,
+            "bytes_on_disk": self.bytes_on_disk,
+            "kv_bytes_per_token": {
+                "bfloat16": 2 * self.kv_elements_per_token,
+                "float32": 4 * self.kv_elements_per_token,
+            },
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people, one fact a line."""
+        shape = self.wiring.shape
+        return [
+            f"{self.name}: an EAGLE-3 drafter, for {self.target}",
+            f"  layer         hidden {shape.hidden_size}, MLP {shape.intermediate_size}, {shape.num_heads} heads of "
+            f"{shape.head_dim}, {shape.num_kv_heads} KV heads",
+            f"  size          {self.num_parameters / 1e6:,.1f} M parameters of its own, "
+            f"{self.bytes_on_disk / 1e6:,.0f} MB on disk",
+            f"  KV memory     {2 * self.kv_elements_per_token / 1024:.2f} KiB a token in 16 bits",
+            *(f"  decided       {sentence}" for sentence in self.wiring.sentences()),
+        ]
+
+
+def is_drafter(source: Source) -> bool:
+    """Whether a directory's config.json has what only drafters have."""
+    if source.kind != "directory" or not (source.path / "config.json").is_file():
+        return False
+    config = read_json(source.path / "config.json")
+    architectures = str(config.get("architectures") or "").lower()
+    return "eagle" in architectures or any(config.get(name) is not None for name in _TELLING_FIELDS)
+
+
+def drafter_anatomy(
+    name: str, target_name: str, target: TargetConfig, aux_boundaries: Sequence[int] | None = None
+) -> DrafterAnatomy:
+    """Decides how a drafter is read, from shapes and the two small vocabulary maps.
+
+    Raises:
+        DrafterError: it cannot be read, or contradicts itself or the target.
+    """
+    found = locate(name, DRAFTER_FILES)
+    if found.kind != "directory":
+        raise DrafterError(f"drafter {name} is a GGUF file; drafters are read from a directory of safetensors")
+    try:
+        config = read_json(found.path / "config.json")
+        resolved = resolve(config, read_tensors(found.path), target, aux_boundaries=aux_boundaries)
+    except CheckpointError as error:
+        raise DrafterError(f"drafter {name}: {error}") from error
+    return DrafterAnatomy(
+        name=name,
+        target=target_name,
+        path=found.path,
+        wiring=resolved.wiring,
+        num_parameters=_count_parameters(resolved.wiring, target, resolved.target_ids_V),
+        bytes_on_disk=sum(f.stat().st_size for f in found.path.iterdir() if f.suffix in (".safetensors", ".bin")),
+    )
+
+
+def _count_parameters(wiring: DrafterWiring, target: TargetConfig, target_ids_V: torch.Tensor) -> int:
+    """On torch's meta device, where nothing is allocated."""
+    drafter = Drafter(wiring, Target(target, device="meta"), target_ids_V, device="meta")
+    return sum(parameter.numel() for parameter in drafter.parameters())

@@ -1,0 +1,58 @@
+"""What a target is, as numbers: everything its forward needs to know, whatever file it was read from.
+
+`hf_config` fills it from a config.json and `gguf` from a GGUF header, so that nothing below this file knows
+about formats. Sizes are in elements, positions and windows in tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RopeKind = Literal["default", "linear", "llama3", "yarn"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary embedding. Fields of other kinds than `kind` are not read; the formulas are in `rope`."""
+
+    theta: float = 10_000.0
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    """How much the context was stretched: linear, llama3 and yarn."""
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_positions: int = 8192
+    """Positions the model saw before it was stretched: llama3 and yarn."""
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    """yarn's scale on cos and sin; None means 0.1 ln(factor) + 1."""
+    truncate: bool = True
+    """yarn: whether the corrected range is rounded outwards to whole dimensions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetConfig:
+    """One decoder-only target. `windows[i]` is how many tokens layer i sees, itself included; None is all."""
+
+    architecture: str
+    """llama, mistral, qwen2 or qwen3."""
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    norm_eps: float
+    rope: RopeConfig
+    max_positions: int
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    tie_embeddings: bool = False
+    windows: tuple[int | None, ...]
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token_id: int | None = None

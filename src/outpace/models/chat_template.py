@@ -1,0 +1,111 @@
+"""A chat template: messages → the text that the model was trained to see, as transformers renders it.
+
+Templates are programs in Jinja; `chat_sandbox` says how they are kept harmless. Whatever goes wrong while one is
+rendered is an error of the request (`RequestError`), so that a broken template or odd messages never stop a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from outpace.errors import RequestError
+from outpace.models.chat_limits import BUDGET, Budget
+from outpace.models.chat_sandbox import ChatEnvironment
+
+MAX_TEMPLATE_CHARACTERS = 256 << 10
+MAX_OUTPUT_CHARACTERS = 16 << 20
+_MAX_DEPTH = 32
+
+Message = Mapping[str, Any]
+
+
+class ChatTemplate:
+    """One template. It is compiled when it is first rendered, since many models never chat."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self.source = source
+        self._special_tokens = dict(special_tokens)
+        self._compiled: jinja2.Template | None = None
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The prompt for a conversation.
+
+        Args:
+            messages: at least one; each an object with a text `role` and, as a rule, a text `content`. Keys whose
+                value is None are left out, as transformers does.
+            add_generation_prompt: end with the opening of the assistant's answer.
+
+        Raises:
+            RequestError: the messages do not fit the template (its own words are passed on), the template is
+                broken, or rendering exceeds the limits here or in `chat_limits`.
+        """
+        variables: dict[str, Any] = {
+            **self._special_tokens,
+            "messages": _plain_messages(messages),
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return self._written(variables)
+        except RequestError:
+            raise
+        except Exception as error:  # a template can raise anything that Python can
+            raise RequestError(f"the messages do not fit the model's chat template: {_said(error)}") from error
+
+    def _written(self, variables: dict[str, Any]) -> str:
+        if self._compiled is None:
+            self._compiled = _compile(self.source)
+        chunks: list[str] = []
+        size = 0
+        for chunk in self._compiled.generate({**variables, BUDGET: Budget()}):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MAX_OUTPUT_CHARACTERS:
+                raise RequestError(f"the rendered conversation exceeds {MAX_OUTPUT_CHARACTERS} characters; shorten it")
+        return "".join(chunks)
+
+
+def _compile(source: str) -> jinja2.Template:
+    if len(source) > MAX_TEMPLATE_CHARACTERS:
+        raise RequestError(
+            f"the model's chat template has {len(source)} characters; at most {MAX_TEMPLATE_CHARACTERS} are compiled: "
+            "give the prompt as a text"
+        )
+    try:
+        return ChatEnvironment().compile_counted(source)
+    except Exception as error:  # deeply nested templates break the parser or Python's compiler in their own ways
+        raise RequestError(f"the model's chat template is broken, give the prompt as a text: {_said(error)}") from error
+
+
+def _plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
+        raise RequestError("messages must be a list of at least one message, such as {'role': 'user', 'content': 'Hi'}")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise RequestError(f"messages[{index}] must be an object with a text role: user, assistant or system")
+    return [
+        {str(key): _plain(value, _MAX_DEPTH) for key, value in message.items() if value is not None}
+        for message in messages
+    ]
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """A copy made of JSON's own types, so that a template never holds an object with methods of ours."""
+    if not depth:
+        raise RequestError(f"a message is nested more than {_MAX_DEPTH} deep; make it flatter")
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth - 1) for item in value]
+    raise RequestError(f"a message holds a {type(value).__name__}; texts, numbers, lists and objects are possible")
+
+
+def _said(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= 500 else text[:500] + " …"

@@ -1,0 +1,203 @@
+"""The EAGLE-3 drafter: fused features of the target, one transformer layer over (embedding, hidden state), a head.
+
+One class computes every dialect; what differs between them is data in `DrafterWiring`. Like the target it never sees a
+cache or a mask: speculation passes paged attention, the trainer a causal one.
+
+What a drafter takes from its target (embeddings, sometimes the head) stays the target's: it is reachable here, but is
+no parameter of this module, so that training, packing or moving the drafter leaves the target alone.
+
+Source: Li et al. 2025, arXiv:2503.01840. The entry that joins the embedding of token t + 1 with the features of token t
+has rotary position t and predicts token t + 2.
+
+Legend: B rows, S tokens a row, H drafter hidden, F features (A taps · target hidden), V draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from outpace.errors import ConfigError
+from outpace.models.fresh import DrafterOptions, fresh_wiring
+from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
+from outpace.models.loading import Slot, fill
+from outpace.models.rope import RotaryEmbedding
+from outpace.models.target import Target, attention_slots, mlp_slots
+from outpace.models.wiring import DrafterWiring
+
+
+class Drafter(nn.Module):
+    """A drafter for one target. Its weights are frozen, and uninitialised until `load`; `create` makes a fresh one.
+
+    Raises:
+        ConfigError: it takes the target's embeddings or head, but is of another dtype.
+    """
+
+    __call__: Callable[..., tuple[Tensor, Tensor]]
+    embed: Embedding
+    lm_head: Linear
+    target_ids_V: Tensor
+
+    def __init__(
+        self,
+        wiring: DrafterWiring,
+        target: Target,
+        target_ids_V: Tensor,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        shape = wiring.shape
+        self.wiring = wiring
+        place: dict[str, Any] = {"dtype": dtype, "device": device}
+        hidden, eps = shape.hidden_size, shape.norm_eps
+        num_features = len(wiring.aux_boundaries) * wiring.target_hidden_size
+        self.register_buffer("target_ids_V", target_ids_V.to(device), persistent=False)
+        self.input_norm = RMSNorm(num_features, eps, **place) if wiring.fusion_norm == "whole" else None
+        self.fc_norm = nn.ModuleList(
+            RMSNorm(wiring.target_hidden_size, eps, **place)
+            for _ in (wiring.aux_boundaries if wiring.fusion_norm == "per_tap" else ())
+        )
+        self.fc = Linear(num_features, hidden, bias=shape.fc_bias, **place) if wiring.has_fc else None
+        self.embed_norm = RMSNorm(hidden, eps, **place)
+        self.hidden_norm = RMSNorm(hidden, eps, **place)
+        self.rotary = RotaryEmbedding(wiring.rope, shape.head_dim, device=device)
+        self.attention = Attention(
+            2 * hidden,
+            hidden,
+            num_heads=shape.num_heads,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            qkv_bias=shape.qkv_bias,
+            output_bias=shape.output_bias,
+            qk_norm_eps=eps if shape.qk_norm else None,
+            **place,
+        )
+        self.mlp_norm = RMSNorm(hidden, eps, **place)
+        self.mlp = GatedMLP(hidden, shape.intermediate_size, bias=shape.mlp_bias, **place)
+        self.norm = RMSNorm(hidden, eps, **place)
+        self._borrow(target, dtype)
+        if wiring.embedding == "own":
+            self.embed = Embedding(wiring.vocab_size, hidden, **place)
+        if wiring.lm_head == "own":
+            self.lm_head = Linear(hidden, wiring.draft_vocab_size, **place)
+        self.requires_grad_(False)
+
+    def _borrow(self, target: Target, dtype: torch.dtype) -> None:
+        """Puts the target's parts where attribute look-up finds them and `nn.Module`'s registers do not."""
+        borrowed = [("embed", self.wiring.embedding), ("lm_head", self.wiring.lm_head)]
+        names = [name for name, owner in borrowed if owner == "target"]
+        if names and target.embed.weight.dtype != dtype:
+            raise ConfigError(
+                f"the drafter's dtype is {dtype}, but it uses the target's {' and '.join(names)}, which are "
+                f"{target.embed.weight.dtype}; give both models the same dtype"
+            )
+        self.__dict__.update({name: getattr(target, name) for name in names})
+
+    @classmethod
+    def create(
+        cls,
+        target: Target,
+        *,
+        draft_ids: Tensor | None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        **options: Unpack[DrafterOptions],
+    ) -> Drafter:
+        """A fresh drafter: norms are one, products keep the scale of what they are given.
+
+        Args:
+            target: what it will draft for.
+            draft_ids: target ids that it may propose, ascending, int64 [Vd]; None for all.
+            dtype, device: None takes the target's.
+            options: sizes, taps and norms; what is left out follows the target.
+
+        Raises:
+            ConfigError: ids or sizes are out of range. DrafterError: a tap is.
+        """
+        wiring = fresh_wiring(target.config, draft_ids, options)
+        ids_V = torch.arange(wiring.vocab_size) if draft_ids is None else draft_ids
+        weight = target.embed.weight
+        drafter = cls(wiring, target, ids_V, dtype=dtype or weight.dtype, device=device or weight.device)
+        drafter._initialise()
+        return drafter
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 1:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+            else:
+                parameter.normal_(0.0, parameter.shape[1] ** -0.5)
+
+    def fuse(self, features_BSF: Tensor) -> Tensor:
+        """Features of the target's taps, side by side in `wiring.aux_boundaries` order → hidden_BSH."""
+        if self.input_norm is not None:
+            features_BSF = self.input_norm(features_BSF)
+        if self.fc_norm:
+            taps = features_BSF.chunk(len(self.fc_norm), -1)
+            features_BSF = torch.cat([norm(tap) for norm, tap in zip(self.fc_norm, taps, strict=True)], -1)
+        return features_BSF if self.fc is None else self.fc(features_BSF)
+
+    def forward(
+        self, tokens_BS: Tensor, hidden_BSH: Tensor, positions_BS: Tensor, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """Runs S entries of B rows.
+
+        Args:
+            tokens_BS: int64 target ids.
+            hidden_BSH: for each, what comes before it: a fused feature, or `next_hidden` of the step before.
+            positions_BS: int64 rotary positions.
+            attend: called with layer 0.
+
+        Returns:
+            next_hidden_BSH, which the next draft step is fed, and out_BSH, which `logits` takes.
+        """
+        embedded_BSH = self.embed_norm(self.embed(tokens_BS))
+        normed_BSH = self.hidden_norm(hidden_BSH)
+        rotary = self.rotary(positions_BS, hidden_BSH.dtype)
+        residual_BSH = normed_BSH if self.wiring.norm_before_residual else hidden_BSH
+        x_BSH = residual_BSH + self.attention(torch.cat((embedded_BSH, normed_BSH), -1), rotary, attend, 0)
+        x_BSH = x_BSH + self.mlp(self.mlp_norm(x_BSH))
+        out_BSH = self.norm(x_BSH)
+        return (out_BSH if self.wiring.norm_output else x_BSH), out_BSH
+
+    def logits(self, out: Tensor) -> Tensor:
+        """Outputs [..., H] → logits [..., V] over the draft vocabulary; `target_ids_V` says which tokens they are."""
+        return self.lm_head(out)
+
+    def pack(self) -> bool:
+        """Readies the loaded drafter for inference, for good; see `layers.pack`. Its target's parts are left alone."""
+        return pack(self)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copies a checkpoint in, by its names under `wiring.prefix`, one tensor at a time.
+
+        Raises:
+            CheckpointError: tensors are missing, unknown, of another shape or not of a float type.
+        """
+        fill(self.slots(self.wiring.prefix), tensors)
+
+    def slots(self, prefix: str) -> dict[str, Slot]:
+        """Where each tensor of a checkpoint goes, whose layer is called `prefix`; the vocabulary maps aside."""
+        layer: dict[str, Slot] = {
+            "input_layernorm.weight": self.embed_norm.weight,
+            "hidden_norm.weight": self.hidden_norm.weight,
+            "post_attention_layernorm.weight": self.mlp_norm.weight,
+        }
+        layer |= attention_slots(self.attention) | mlp_slots(self.mlp)
+        slots: dict[str, Slot] = {"norm.weight": self.norm.weight}
+        slots |= {f"{prefix}{name}": slot for name, slot in layer.items()}
+        if self.fc is not None:
+            slots["fc.weight"] = self.fc.weight
+            slots |= {} if self.fc.bias is None else {"fc.bias": self.fc.bias}
+        if self.input_norm is not None:
+            slots["input_norm.weight"] = self.input_norm.weight
+        slots |= {f"fc_norm.{name}": parameter for name, parameter in self.fc_norm.named_parameters()}
+        slots |= {"embed_tokens.weight": self.embed.weight} if self.wiring.embedding == "own" else {}
+        slots |= {"lm_head.weight": self.lm_head.weight} if self.wiring.lm_head == "own" else {}
+        return slots

@@ -1,0 +1,81 @@
+"""Typed reading of a JSON object from a checkpoint: a field is there and of its kind, or the error names it.
+
+Every name that is asked for is remembered, so that the caller can say which fields nobody read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outpace.errors import CheckpointError
+
+
+class Fields:
+    """One JSON object. `origin` is how errors call it. A field that is null counts as absent."""
+
+    def __init__(self, values: Mapping[str, Any], origin: str) -> None:
+        self.values, self.origin = values, origin
+        self.read: set[str] = set()
+
+    def get(self, name: str) -> Any:
+        self.read.add(name)
+        return self.values.get(name)
+
+    def unread(self) -> list[str]:
+        """Names of the fields that were never asked for and are not null."""
+        return sorted(name for name, value in self.values.items() if name not in self.read and value is not None)
+
+    def integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
+        value = self._present(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise CheckpointError(f"{self.origin}: {name} is {value!r}; it must be a whole number from {minimum} on")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A positive number."""
+        value = self._present(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+            raise CheckpointError(f"{self.origin}: {name} is {value!r}; it must be a number above 0")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self._present(name, default)
+        if not isinstance(value, bool):
+            raise CheckpointError(f"{self.origin}: {name} is {value!r}; it must be true or false")
+        return value
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """One id, a list of ids, or nothing."""
+        value = self.get(name)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+            raise CheckpointError(f"{self.origin}: {name} is {value!r}; it must be a token id or a list of them")
+        return tuple(dict.fromkeys(ids))
+
+    def _present(self, name: str, default: object) -> Any:
+        value = self.get(name)
+        if value is None:
+            value = default
+        if value is None:
+            raise CheckpointError(f"{self.origin}: {name} is missing; without it the model is not described")
+        return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """One JSON object from a file.
+
+    Raises:
+        CheckpointError: the file is missing, unreadable, not JSON or not an object.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path.parent} has no {path.name}; it is not a whole checkpoint") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({error}); fetch the checkpoint again") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} holds a {type(values).__name__}; it must be a JSON object")
+    return values

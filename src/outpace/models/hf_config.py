@@ -1,0 +1,198 @@
+"""config.json of a transformers checkpoint → `TargetConfig`, for Llama, Mistral, Qwen2 / 2.5 and Qwen3.
+
+The reference for a model type is transformers' class of that name: a field that this class does not read changes
+nothing and is only noted, a field that would change the maths and is not implemented here is refused. Code that a
+checkpoint brings (`auto_map`) is never run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outpace.errors import CheckpointError
+from outpace.models.arch import TargetConfig
+from outpace.models.fields import Fields, read_json
+from outpace.models.hf_rope import CONFIG_FIELDS, read_rope
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+_ABSENT = (None, False, 0, 1)
+_MUST_BE: dict[str, tuple[object, ...]] = {
+    "hidden_act": (None, "silu", "swish"),
+    "quantization_config": (None,),
+    "compression_config": (None,),
+    "is_encoder_decoder": (None, False),
+    "is_causal": (None, True),
+    "partial_rotary_factor": (None, 1),
+    "attn_logit_softcapping": (None,),
+    "final_logit_softcapping": (None,),
+    "logit_scale": _ABSENT,
+    "logits_scaling": _ABSENT,
+    "embedding_multiplier": _ABSENT,
+    "residual_multiplier": _ABSENT,
+    "attention_multiplier": _ABSENT,
+    "num_local_experts": _ABSENT,
+    "num_experts": _ABSENT,
+    "n_routed_experts": _ABSENT,
+}
+"""Fields that change the maths, and the values that do not."""
+
+_HARMLESS = frozenset(
+    {
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "attn_implementation",
+        "_attn_implementation_autoset",
+        "dtype",
+        "initializer_range",
+        "pad_token_id",
+        "pretraining_tp",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+"""Fields about training, storing or running a model, not worth a note."""
+
+
+def read_target(directory: Path) -> tuple[TargetConfig, tuple[str, ...]]:
+    """Reads config.json, and generation_config.json for the tokens that end an answer.
+
+    Returns:
+        The configuration, and a sentence for each thing in it that was not used.
+
+    Raises:
+        CheckpointError: a file is unreadable, the architecture is not served, or a field is missing or not served.
+    """
+    config = read_json(directory / "config.json")
+    generation_path = directory / "generation_config.json"
+    generation = read_json(generation_path) if generation_path.exists() else {}
+    fields = Fields(config, str(directory / "config.json"))
+    target = parse_target(fields, Fields(generation, str(generation_path)))
+    return target, _notes(fields)
+
+
+def parse_target(fields: Fields, generation: Fields) -> TargetConfig:
+    """The configuration in a config.json's fields; the end-of-text ids of `generation` replace its own."""
+    architecture = _architecture(fields)
+    _refuse_other_maths(fields)
+    hidden, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    num_layers, max_positions = fields.integer("num_hidden_layers"), fields.integer("max_position_embeddings")
+    own_bias = architecture in ("llama", "qwen3") and fields.flag("attention_bias")
+    bos, eos = fields.token_ids("bos_token_id"), fields.token_ids("eos_token_id")
+    return TargetConfig(
+        architecture=architecture,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=_num_kv_heads(fields, architecture, num_heads),
+        head_dim=_head_dim(fields, architecture, hidden, num_heads),
+        intermediate_size=fields.integer("intermediate_size"),
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rope=read_rope(fields.values, max_positions, fields.origin),
+        max_positions=max_positions,
+        qkv_bias=own_bias or architecture == "qwen2",
+        output_bias=own_bias,
+        mlp_bias=architecture == "llama" and fields.flag("mlp_bias"),
+        qk_norm=architecture == "qwen3",
+        tie_embeddings=fields.flag("tie_word_embeddings"),
+        windows=_windows(fields, architecture, num_layers),
+        eos_token_ids=generation.token_ids("eos_token_id") or eos,
+        bos_token_id=bos[0] if bos else None,
+    )
+
+
+def _architecture(fields: Fields) -> str:
+    architecture = fields.get("model_type")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        raise CheckpointError(f"{fields.origin}: model_type is {architecture!r}; served are {', '.join(ARCHITECTURES)}")
+    classes = fields.get("architectures")
+    if classes and classes != [ARCHITECTURES[architecture]]:
+        hint = "it is a drafter: pass it as drafter, not as model" if "agle" in str(classes) else "use the causal LM"
+        raise CheckpointError(
+            f"{fields.origin}: architectures is {classes!r}; it must be {ARCHITECTURES[architecture]}: {hint}"
+        )
+    return architecture
+
+
+def _refuse_other_maths(fields: Fields) -> None:
+    for name, allowed in _MUST_BE.items():
+        value = fields.get(name)
+        if value not in allowed:
+            remedy = "; use the checkpoint before it was quantised, or a GGUF file" if "quantization" in name else ""
+            raise CheckpointError(
+                f"{fields.origin}: {name} is {value!r}, which changes the maths and is not served{remedy}"
+            )
+
+
+def _num_kv_heads(fields: Fields, architecture: str, num_heads: int) -> int:
+    """Absent means as many as there are query heads for Llama 1; the other classes' defaults fit no checkpoint."""
+    num_kv_heads = fields.integer("num_key_value_heads", num_heads if architecture == "llama" else None)
+    if num_heads % num_kv_heads:
+        raise CheckpointError(
+            f"{fields.origin}: num_key_value_heads is {num_kv_heads}; it must divide num_attention_heads, {num_heads}"
+        )
+    return num_kv_heads
+
+
+def _head_dim(fields: Fields, architecture: str, hidden: int, num_heads: int) -> int:
+    default = 128 if architecture == "qwen3" else hidden // num_heads
+    head_dim = fields.integer("head_dim", default, minimum=2)
+    if head_dim % 2 or (fields.get("head_dim") is None and architecture != "qwen3" and hidden % num_heads):
+        raise CheckpointError(
+            f"{fields.origin}: heads of {head_dim} elements (hidden_size {hidden}, {num_heads} heads) cannot be turned "
+            "in pairs; head_dim must be even, and hidden_size a multiple of num_attention_heads"
+        )
+    return head_dim
+
+
+def _windows(fields: Fields, architecture: str, num_layers: int) -> tuple[int | None, ...]:
+    """The window of each layer. An absent sliding_window is 4096 in transformers' classes, a null one is none."""
+    if architecture == "llama":
+        return (None,) * num_layers
+    window = None
+    if "sliding_window" not in fields.values or fields.get("sliding_window") is not None:
+        window = fields.integer("sliding_window", 4096)
+    if architecture == "mistral":
+        return (window,) * num_layers
+    if not fields.flag("use_sliding_window"):
+        window = None
+    first = fields.integer("max_window_layers", 28, minimum=0)
+    kinds = fields.get("layer_types")
+    if kinds is None:
+        return tuple(window if index >= first else None for index in range(num_layers))
+    return tuple(_window_of(kind, window, fields.origin) for kind in _layer_types(kinds, num_layers, fields.origin))
+
+
+def _layer_types(kinds: object, num_layers: int, origin: str) -> list[object]:
+    if not isinstance(kinds, list) or len(kinds) != num_layers:
+        raise CheckpointError(f"{origin}: layer_types is {kinds!r}; it must name each of the {num_layers} layers")
+    return kinds
+
+
+def _window_of(kind: object, window: int | None, origin: str) -> int | None:
+    if kind == "full_attention":
+        return None
+    if kind == "sliding_attention" and window is not None:
+        return window
+    raise CheckpointError(
+        f"{origin}: layer_types holds {kind!r} with a window of {window}; served are full_attention, and "
+        "sliding_attention with use_sliding_window and sliding_window"
+    )
+
+
+def _notes(fields: Fields) -> tuple[str, ...]:
+    notes = []
+    if fields.get("auto_map") is not None:
+        notes.append("auto_map is ignored: code that a checkpoint brings is never run")
+    unread = [name for name in fields.unread() if name not in _HARMLESS | CONFIG_FIELDS]
+    if unread:
+        notes.append(f"not used, as in transformers' own class: {', '.join(unread)}")
+    return tuple(notes)

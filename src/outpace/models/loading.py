@@ -1,0 +1,64 @@
+"""Filling a model from named tensors, and saying exactly which ones do not fit.
+
+A slot is a view into a parameter: three tensors of a file may fill three row ranges of one fused weight. Tensors
+are fetched one at a time, so a lazy mapping never holds the whole checkpoint beside the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from outpace.errors import CheckpointError
+
+Slot = Tensor
+
+FLOAT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+_MAX_NAMES = 4
+
+
+def fill(slots: Mapping[str, Slot], tensors: Mapping[str, Tensor], *, optional: Collection[str] = ()) -> None:
+    """Copies every tensor into its slot, converting type and device on the way.
+
+    Args:
+        slots: what must come, by name.
+        tensors: what there is. `*.rotary_emb.inv_freq` buffers of old checkpoints are ignored.
+        optional: names that may come and are then ignored (a head that is tied to the embeddings).
+
+    Raises:
+        CheckpointError: names what is missing, unknown, misshaped or not of a float type; checked before the copy
+            as far as names go.
+    """
+    names = {name for name in tensors if not name.endswith("rotary_emb.inv_freq")} - set(optional)
+    if missing := sorted(set(slots) - names):
+        raise CheckpointError(
+            f"the checkpoint lacks {_listed(missing)}; it is incomplete or of another architecture than its config says"
+        )
+    if extra := sorted(names - set(slots)):
+        raise CheckpointError(
+            f"the checkpoint holds {_listed(extra)}, which this architecture does not have; "
+            "it would be ignored, so the config does not describe these weights"
+        )
+    with torch.no_grad():
+        for name in tensors:
+            if name in names:
+                slots[name].copy_(_checked(name, tensors[name], slots[name].shape))
+
+
+def _checked(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+    if tensor.dtype not in FLOAT_TYPES:
+        raise CheckpointError(
+            f"tensor {name} is {tensor.dtype}; weights must be float32, float16 or bfloat16: "
+            "use the checkpoint before it was quantised, or a GGUF file"
+        )
+    if tensor.shape != shape:
+        raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}; the config asks for {list(shape)}")
+    return tensor
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:_MAX_NAMES])
+    return f"{shown} and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else shown

@@ -1,0 +1,157 @@
+"""The target: a decoder-only transformer whose forward is a plain function of tokens, positions and `attend`.
+
+One class serves Llama, Mistral, Qwen2 and Qwen3, which differ only in what `TargetConfig` says. It never sees a
+cache or a mask, so prefill, plain decoding and verify are the same call, and it gives up the hidden states that an
+EAGLE-3 drafter taps on the way.
+
+Legend: B rows, S tokens a row, H hidden, F tapped features (A taps · H), V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from outpace.models.arch import TargetConfig
+from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
+from outpace.models.loading import Slot, fill
+from outpace.models.rope import Rotary, RotaryEmbedding
+
+
+class Layer(nn.Module):
+    """One pre-norm transformer layer."""
+
+    def __init__(self, config: TargetConfig, *, dtype: torch.dtype, device: torch.device | str) -> None:
+        super().__init__()
+        hidden, eps = config.hidden_size, config.norm_eps
+        self.input_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
+        self.attention = Attention(
+            hidden,
+            hidden,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            qkv_bias=config.qkv_bias,
+            output_bias=config.output_bias,
+            qk_norm_eps=eps if config.qk_norm else None,
+            dtype=dtype,
+            device=device,
+        )
+        self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
+        self.mlp = GatedMLP(hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device)
+
+    def forward(self, x_BSH: Tensor, rotary: Rotary, attend: Attend, index: int) -> Tensor:
+        x_BSH = x_BSH + self.attention(self.input_norm(x_BSH), rotary, attend, index)
+        return x_BSH + self.mlp(self.mlp_norm(x_BSH))
+
+    __call__ = forward
+
+
+class Target(nn.Module):
+    """A target model. Its weights are frozen, and uninitialised until `load`."""
+
+    def __init__(
+        self,
+        config: TargetConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = Embedding(config.vocab_size, config.hidden_size, dtype=dtype, device=device)
+        self.rotary = RotaryEmbedding(config.rope, config.head_dim, device=device)
+        self.layers = nn.ModuleList(Layer(config, dtype=dtype, device=device) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps, dtype=dtype, device=device)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype=dtype, device=device)
+        if config.tie_embeddings:
+            self.lm_head.weight = self.embed.weight
+        self.requires_grad_(False)
+
+    def forward(
+        self, tokens_BS: Tensor, positions_BS: Tensor, attend: Attend, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor | None]:
+        """Runs S tokens of B rows.
+
+        Args:
+            tokens_BS: int64 ids. positions_BS: int64 rotary positions.
+            taps: boundaries b, in 0 … num_layers: the input of layer b (num_layers: the last layer's output).
+
+        Returns:
+            hidden_BSH after the final norm, which `logits` takes, and features_BSF, the taps side by side in the
+            order given (transformers' `hidden_states[b]` for b < num_layers); None without taps.
+        """
+        x_BSH = self.embed(tokens_BS)
+        rotary = self.rotary(positions_BS, x_BSH.dtype)
+        tapped = {0: x_BSH}
+        for index, layer in enumerate(self.layers):
+            x_BSH = layer(x_BSH, rotary, attend, index)
+            if index + 1 in taps:
+                tapped[index + 1] = x_BSH
+        features_BSF = torch.cat([tapped[boundary] for boundary in taps], -1) if taps else None
+        return self.norm(x_BSH), features_BSF
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final hidden states [..., H] → logits [..., V], in the model's dtype."""
+        return self.lm_head(hidden)
+
+    def pack(self) -> bool:
+        """Readies the loaded model for inference, for good; see `layers.pack`."""
+        return pack(self)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copies a checkpoint in, by its transformers names, one tensor at a time.
+
+        Raises:
+            CheckpointError: tensors are missing, unknown, of another shape or not of a float type.
+        """
+        fill(self.slots(), tensors, optional=("lm_head.weight",) if self.config.tie_embeddings else ())
+
+    def slots(self) -> dict[str, Slot]:
+        """Where each tensor of a transformers checkpoint goes."""
+        slots: dict[str, Slot] = {"model.embed_tokens.weight": self.embed.weight}
+        slots["model.norm.weight"] = self.norm.weight
+        if not self.config.tie_embeddings:
+            slots["lm_head.weight"] = self.lm_head.weight
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            slots |= {f"model.layers.{index}.{name}": slot for name, slot in layer_slots(layer).items()}
+        return slots
+
+
+def layer_slots(layer: Layer) -> dict[str, Slot]:
+    """The slots of one layer, without their prefix."""
+    norms = {
+        "input_layernorm.weight": layer.input_norm.weight,
+        "post_attention_layernorm.weight": layer.mlp_norm.weight,
+    }
+    return norms | attention_slots(layer.attention) | mlp_slots(layer.mlp)
+
+
+def attention_slots(attention: Attention) -> dict[str, Slot]:
+    """The slots of an attention block under its transformers names (`self_attn.…`); drafters have them too."""
+    num_rows = [n * attention.head_dim for n in (attention.num_heads, attention.num_kv_heads, attention.num_kv_heads)]
+    slots = _parts(attention.qkv, {f"self_attn.{name}_proj": n for name, n in zip("qkv", num_rows, strict=True)})
+    slots |= _parts(attention.output, {"self_attn.o_proj": attention.output.out_features})
+    if attention.q_norm is not None and attention.k_norm is not None:
+        slots["self_attn.q_norm.weight"] = attention.q_norm.weight
+        slots["self_attn.k_norm.weight"] = attention.k_norm.weight
+    return slots
+
+
+def mlp_slots(mlp: GatedMLP) -> dict[str, Slot]:
+    """The slots of a gated MLP under its transformers names (`mlp.…`)."""
+    width = mlp.down.in_features
+    slots = _parts(mlp.gate_up, {"mlp.gate_proj": width, "mlp.up_proj": width})
+    return slots | _parts(mlp.down, {"mlp.down_proj": mlp.down.out_features})
+
+
+def _parts(linear: Linear, num_rows: dict[str, int]) -> dict[str, Slot]:
+    """Row ranges of one product: name → number of rows, in their order."""
+    sizes = list(num_rows.values())
+    slots = dict(zip((f"{name}.weight" for name in num_rows), linear.weight.split_with_sizes(sizes), strict=True))
+    if linear.bias is not None:
+        slots |= zip((f"{name}.bias" for name in num_rows), linear.bias.split_with_sizes(sizes), strict=True)
+    return slots

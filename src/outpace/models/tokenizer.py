@@ -1,0 +1,145 @@
+"""Texts to token ids and back, chat prompts, and text that is emitted while its tokens arrive.
+
+The work is done by a `tokenizers` backend, read from a checkpoint's directory (`tokenizer_files`) or a GGUF header
+(`gguf_tokenizer`); encoding and decoding are equal to transformers' on the same files. One difference is deliberate:
+`clean_up_tokenization_spaces` is never applied, because it changes text that was already emitted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from outpace.errors import RequestError
+from outpace.models.chat_template import ChatTemplate, Message
+from outpace.models.gguf_tokenizer import read_gguf_tokenizer
+from outpace.models.text_stream import ByteStream, TextStream, WindowStream
+from outpace.models.tokenizer_files import read_directory
+from outpace.models.tokenizer_parts import TokenizerParts
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer. Thread-safe: nothing changes after it was made."""
+
+    def __init__(self, parts: TokenizerParts) -> None:
+        self.backend = parts.backend
+        self.eos_token_ids = parts.eos_token_ids
+        self.special_tokens = dict(parts.special_tokens)
+        self._template = None if parts.chat_template is None else ChatTemplate(parts.chat_template, self.special_tokens)
+        added = parts.backend.get_added_tokens_decoder()
+        self._skipped = frozenset(index for index, token in added.items() if token.special)
+        self.vocab_size: int = max(parts.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        """One more than the largest id. A model may have more rows, of which no text is made."""
+        self._is_byte_level = _decoders(parts.backend) == ["ByteLevel"]
+
+    @classmethod
+    def from_directory(cls, path: Path | str) -> Tokenizer | None:
+        """The tokenizer of a checkpoint's directory; None if it has no tokenizer.json.
+
+        Raises:
+            CheckpointError: a tokenizer file is broken or contradicts another.
+        """
+        parts = read_directory(Path(path))
+        return None if parts is None else cls(parts)
+
+    @classmethod
+    def from_gguf_fields(cls, metadata: Mapping[str, Any], path: Path) -> Tokenizer | None:
+        """The tokenizer in a GGUF file's metadata; None if it has no vocabulary. `path` is for messages.
+
+        Raises:
+            CheckpointError: it is of an unsupported kind, or contradicts itself.
+        """
+        parts = read_gguf_tokenizer(metadata, path)
+        return None if parts is None else cls(parts)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """What begins a text, if the model was trained with it."""
+        return self._id_of("bos_token")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source."""
+        return None if self._template is None else self._template.source
+
+    def encode(self, text: str, add_special: bool = False) -> list[int]:
+        """Token ids of a text. Control tokens that are spelled in it become their ids.
+
+        Args:
+            text: any text; it may be empty.
+            add_special: also put what the model expects around a plain text (such as a beginning-of-text token).
+
+        Raises:
+            RequestError: the text has lone surrogates, which are not Unicode text.
+        """
+        try:
+            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special).ids
+        except TypeError as error:
+            raise RequestError("the text is not Unicode: remove its lone surrogates (U+D800 to U+DFFF)") from error
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """The text of token ids; ids without a token give none. Broken UTF-8 becomes U+FFFD.
+
+        Raises:
+            RequestError: an id is negative or above 2**32 - 1.
+        """
+        try:
+            text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special)
+        except OverflowError as error:
+            raise RequestError(f"token ids must lie in 0 … {2**32 - 1}; these are {min(ids)} … {max(ids)}") from error
+        return text
+
+    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        """The prompt text of a conversation: see `ChatTemplate.render`.
+
+        Raises:
+            RequestError: the model has no chat template, or the messages do not fit it.
+        """
+        if self._template is None:
+            raise RequestError("the model has no chat template: give the prompt as a text or as token ids")
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
+
+    def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
+        """The prompt of a conversation, ending with the opening of the answer. The template writes what is special."""
+        return self.encode(self.render_chat(messages, add_generation_prompt))
+
+    def stream(self, skip_special: bool = True) -> TextStream:
+        """A fresh incremental decoding; see `IncrementalDecoder`."""
+        skipped = self._skipped if skip_special else frozenset()
+        return ByteStream(self.backend, skipped) if self._is_byte_level else WindowStream(self.backend, skipped)
+
+    def _id_of(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        found: int | None = None if token is None else self.backend.token_to_id(token)
+        return found
+
+
+class IncrementalDecoder:
+    """Emits one answer's text while its tokens arrive.
+
+    It never emits half a character and never the same text twice; all pieces joined are `decode` of all ids. The cost
+    of a token does not depend on how many came before it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
+        self._stream = tokenizer.stream(skip_special)
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that is certain now that these ids came; often empty in the middle of a character."""
+        return self._stream.push(ids)
+
+    def finish(self) -> str:
+        """What was held back, at the end of the answer. An unfinished character becomes U+FFFD."""
+        return self._stream.finish()
+
+
+def _decoders(backend: Any) -> list[str]:
+    """The kinds of decoder that the backend applies, in order."""
+    if backend.decoder is None:
+        return []
+    state = json.loads(backend.decoder.__getstate__())
+    steps = state["decoders"] if state["type"] == "Sequence" else [state]
+    return [step["type"] for step in steps]

@@ -1,0 +1,19 @@
+"""What a tokenizer is made of, whatever file it was read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import tokenizers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerParts:
+    """`backend` does the work; the rest is what it does not know."""
+
+    backend: tokenizers.Tokenizer
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    """bos_token, eos_token, … as the chat template knows them; absent ones are left out."""
+    eos_token_ids: tuple[int, ...] = ()
+    chat_template: str | None = None

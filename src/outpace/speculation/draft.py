@@ -1,0 +1,78 @@
+"""Draft: the drafter proposes k tokens one after another, first catching up on what the last cycle accepted.
+
+How many tokens were accepted is known on the device alone, so the catch-up pass always takes W places and routes the
+surplus to the trash page.
+
+Shapes: B rows, K drafts, W pending places, H drafter hidden size, P pages a row.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outpace.kernels.attention import PagedAttend
+from outpace.kernels.kv import slots_of
+from outpace.kernels.sample import Sampling, choose
+from outpace.speculation.pair import Pair
+from outpace.speculation.state import State
+
+
+def draft(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: Sampling, k: int) -> Tensor:
+    """Target ids that the drafter proposes after each row's last token, int64 [B, k], k ≥ 1."""
+    length_B = state.length_R[rows_B]
+    hidden_B1H, out_B1H = _catch_up(pair, state, rows_B, table_BP, length_B)
+    drafts = [_propose(pair, out_B1H, sampling, length_B + 1)]
+    for step in range(1, k):
+        start_B = length_B + step
+        hidden_B1H, out_B1H = _forward(pair, drafts[-1], hidden_B1H, table_BP, start_B, start_B[:, None])
+        drafts.append(_propose(pair, out_B1H, sampling, start_B + 1))
+    return torch.cat(drafts, dim=1)
+
+
+def _catch_up(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, length_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Feeds the pending tokens; returns hidden state and output at the newest of them, [B, 1, H] each."""
+    pending_B = state.num_pending_R[rows_B]
+    tokens_BW = state.pending_tokens_RW[rows_B]
+    start_B = length_B - pending_B + 1
+    offset_W = torch.arange(tokens_BW.shape[1], device=rows_B.device)
+    slot_positions = torch.where(offset_W < pending_B[:, None], start_B[:, None] + offset_W, -1)
+    hidden_BWH, out_BWH = _forward(pair, tokens_BW, state.pending_hidden_RWH[rows_B], table_BP, start_B, slot_positions)
+    newest = (pending_B - 1).clamp(min=0)[:, None, None]
+    return (
+        hidden_BWH.gather(1, newest.expand(-1, 1, hidden_BWH.shape[2])),
+        out_BWH.gather(1, newest.expand(-1, 1, out_BWH.shape[2])),
+    )
+
+
+def _forward(
+    pair: Pair, tokens_BS: Tensor, hidden_BSH: Tensor, table_BP: Tensor, start_B: Tensor, slot_positions_BS: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One drafter forward whose first token has slot `start_B`; a slot position of -1 keeps nothing."""
+    assert pair.drafter is not None and pair.drafter_cache is not None
+    slots_BS = slots_of(slot_positions_BS, table_BP, pair.drafter_cache.page_size)
+    attend = PagedAttend(pair.drafter_cache, table_BP, start_B, slots_BS, (None,), first=1)
+    rope_BS = (slot_positions_BS - 1).clamp(min=0)
+    return pair.drafter(tokens_BS, hidden_BSH, rope_BS, attend)
+
+
+def _propose(pair: Pair, out_B1H: Tensor, sampling: Sampling, position_B: Tensor) -> Tensor:
+    """The token that the drafter would put at a position, under the same noise as the target; [B, 1]."""
+    assert pair.drafter is not None
+    ids_V = pair.drafter.target_ids_V
+    return ids_V[choose(pair.drafter.logits(out_B1H), sampling, position_B[:, None], ids_V)]
+
+
+def fill(
+    pair: Pair, tokens_BS: Tensor, hidden_BSH: Tensor, table_BP: Tensor, start_B: Tensor, slot_positions_BS: Tensor
+) -> None:
+    """Prefill of the drafter's cache: entry s joins token s with the fused feature of the position before it.
+
+    Args:
+        tokens_BS: prompt tokens at start_B, start_B + 1, …
+        hidden_BSH: fused features of positions start_B - 1, start_B, …
+        table_BP: page tables.
+        start_B: position of the first token.
+        slot_positions_BS: positions at which entries are kept, -1 for padding.
+    """
+    _forward(pair, tokens_BS, hidden_BSH, table_BP, start_B, slot_positions_BS)

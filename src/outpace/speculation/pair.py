@@ -1,0 +1,54 @@
+"""A target, the drafter beside it if there is one, and the pages of both. The same page table serves both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outpace.kernels.kv import KVCache
+from outpace.models.drafter import Drafter
+from outpace.models.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What a cycle computes with; never changed after it is made."""
+
+    target: Target
+    cache: KVCache
+    drafter: Drafter | None = None
+    drafter_cache: KVCache | None = None
+
+    @classmethod
+    def allocate(
+        cls, target: Target, drafter: Drafter | None, *, num_pages: int, page_size: int, dtype: torch.dtype
+    ) -> Pair:
+        """Allocates the pages of both models on the target's device."""
+        config, device = target.config, target.embed.weight.device
+
+        def pages(num_layers: int, num_kv_heads: int, head_dim: int) -> KVCache:
+            return KVCache.allocate(
+                num_layers=num_layers,
+                num_pages=num_pages,
+                page_size=page_size,
+                num_kv_heads=num_kv_heads,
+                head_dim=head_dim,
+                dtype=dtype,
+                device=device,
+            )
+
+        cache = pages(config.num_layers, config.num_kv_heads, config.head_dim)
+        if drafter is None:
+            return cls(target, cache)
+        return cls(target, cache, drafter, pages(1, drafter.wiring.num_kv_heads, drafter.wiring.head_dim))
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.drafter.wiring.aux_boundaries if self.drafter is not None else ()
+
+    def draftable(self, length_B: Tensor) -> Tensor:
+        """Drafts that fit behind each length before the drafter's position limit, at least 0."""
+        assert self.drafter is not None
+        return (self.drafter.wiring.max_positions - length_B).clamp(min=0)

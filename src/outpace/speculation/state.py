@@ -1,0 +1,138 @@
+"""State: the device memory of the cycle, one line a row. Each field has one writer, named beside it.
+
+The host fills a row when a request enters it (`fill_rows`, `add_pages`); from then on the stages own it. The last row
+belongs to nobody: padding points there, and its page table leads to the trash page.
+
+The drafter's entry that joins the embedding of token x[t+1] with the target's feature of position t is stored at slot
+t+1, not t. Slot s of the drafter then depends on tokens 0 … s, exactly as slot s of the target does, so a page that two
+requests share is right for both, whatever follows it. Slot 0 stays empty. Where a prefix was reused, the feature of its
+last position is needed once more: `boundary_PH` keeps it, one a page.
+
+Shapes: R rows and one inert, W = max k + 1 pending places, P pages, H drafter hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.kernels.sample import Sampling
+from outpace.types import Changes, Plan, RowSettings
+
+
+def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Host numbers as a tensor on the device; to a GPU through pinned memory, so that the host does not wait."""
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that survives from one forward to the next, KV pages apart."""
+
+    length_R: Tensor
+    """Positions in the target's cache; the last token is not among them. Written by prefill and commit."""
+    last_token_R: Tensor
+    """The newest token, fed to the next verify. Written by prefill and commit."""
+    page_table_RP: Tensor
+    """Pages of each row, 0 where none. Written by the host."""
+    num_pending_R: Tensor
+    """Accepted tokens that the drafter has not seen. Written by prefill and commit."""
+    pending_tokens_RW: Tensor
+    pending_hidden_RWH: Tensor
+    """Fused target features, each of the position before its pending token. During prefill place 0 carries the
+    feature of the last position computed."""
+    boundary_PH: Tensor
+    """Fused feature of the last position of each page. Written by prefill and verify."""
+    max_k_R: Tensor
+    temperature_R: Tensor
+    top_k_R: Tensor
+    top_p_R: Tensor
+    min_p_R: Tensor
+    seed_R: Tensor
+
+    @classmethod
+    def allocate(
+        cls,
+        *,
+        max_rows: int,
+        pages_per_row: int,
+        num_pages: int,
+        max_k: int,
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> State:
+        """`hidden_size` 0 is an engine without a drafter."""
+        R, W = max_rows + 1, max_k + 1
+
+        def ints(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        def floats(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return cls(
+            length_R=ints(R),
+            last_token_R=ints(R),
+            page_table_RP=ints(R, pages_per_row),
+            num_pending_R=ints(R),
+            pending_tokens_RW=ints(R, W),
+            pending_hidden_RWH=floats(R, W, hidden_size, dtype=dtype),
+            boundary_PH=floats(num_pages, hidden_size, dtype=dtype),
+            max_k_R=ints(R),
+            temperature_R=floats(R),
+            top_k_R=ints(R),
+            top_p_R=floats(R),
+            min_p_R=floats(R),
+            seed_R=ints(R),
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.length_R.device
+
+    def apply(self, changes: Changes, page_size: int) -> None:
+        """Uploads what the host changed: first new rows, then pages (a new row's pages are among them)."""
+        if changes.rows:
+            self._fill_rows(changes.rows)
+        if changes.pages:
+            rows, columns, pages = upload((changes.page_rows, changes.page_columns, changes.pages), self.device)
+            self.page_table_RP[rows, columns] = pages
+        if changes.rows:
+            self._carry_boundary(changes.rows, page_size)
+
+    def _fill_rows(self, filled: tuple[RowSettings, ...]) -> None:
+        whole = upload([(s.row, s.num_cached, s.max_k, s.params.top_k, s.seed) for s in filled], self.device)
+        real = upload(
+            [(s.params.temperature, s.params.top_p, s.params.min_p) for s in filled], self.device, torch.float32
+        )
+        rows = whole[:, 0]
+        self.page_table_RP[rows] = 0
+        self.num_pending_R[rows] = 0
+        for column, target in enumerate((self.length_R, self.max_k_R, self.top_k_R, self.seed_R), start=1):
+            target[rows] = whole[:, column]
+        for column, target in enumerate((self.temperature_R, self.top_p_R, self.min_p_R)):
+            target[rows] = real[:, column]
+
+    def _carry_boundary(self, filled: tuple[RowSettings, ...], page_size: int) -> None:
+        """A reused prefix ends at a page: the feature of its last position is what the drafter goes on from."""
+        hits = [(s.row, s.num_cached // page_size - 1) for s in filled if s.num_cached]
+        if hits and self.boundary_PH.shape[1]:
+            rows, columns = upload(hits, self.device).unbind(1)
+            self.pending_hidden_RWH[rows, 0] = self.boundary_PH[self.page_table_RP[rows, columns]]
+
+    def sampling(self, rows_B: Tensor, plan: Plan) -> Sampling:
+        """Sampling settings of the plan's rows."""
+        return Sampling(
+            temperature_B=self.temperature_R[rows_B],
+            top_k_B=self.top_k_R[rows_B],
+            top_p_B=self.top_p_R[rows_B],
+            min_p_B=self.min_p_R[rows_B],
+            seed_B=self.seed_R[rows_B],
+            any_sampled=plan.any_sampled,
+            any_truncated=plan.any_truncated,
+        )

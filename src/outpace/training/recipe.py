@@ -1,0 +1,120 @@
+"""How a drafter is trained, as data: the defaults are the recipe that the shipped drafter was made with.
+
+Why these values: the learning rate falls with the width of the drafter (1.5e-3 at hidden size 576 is 2e-4 at 4096,
+where public recipes sit); the mean of the weights over the last thousand steps drafts better than the last weights and
+makes a run that is cut short usable.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from outpace.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Settings of one run. Exactly one of `steps`, `epochs`, `minutes` says how long it is.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+
+    steps: int | None = None
+    """Optimizer steps."""
+    epochs: float | None = None
+    """Passes over the answers."""
+    minutes: float | None = None
+    """Time of the training loop; the learning rate ends with it."""
+    batch_tokens: int = 16384
+    """Places in one batch, padding included."""
+    accumulate: int = 1
+    """Batches in one optimizer step."""
+    max_length: int = 2048
+    """Conversations are cut here."""
+    learning_rate: float | None = None
+    """Peak; None is 1.5e-3 · 576 / hidden size, a quarter of that when fine-tuning."""
+    warmup: float = 0.03
+    """Part of the run in which the learning rate rises."""
+    final_rate: float = 0.02
+    """Learning rate at the end, as part of the peak; it falls along a cosine."""
+    weight_decay: float = 0.02
+    """AdamW, on matrices only."""
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = 1.0
+    """Longest gradient."""
+    average: float = 0.999
+    """Decay of the running mean of the weights, which is what is exported; 0 exports the last weights."""
+    ttt_steps: int = 7
+    """Drafts that are trained from every position (EAGLE-3 uses 7)."""
+    decay: float = 0.8
+    """Weight of each draft step relative to the one before (EAGLE-3 uses 0.8)."""
+    reach: float = 0.5
+    """How far a position's weight follows the chance that the drafts before it were accepted; 0 is not at all."""
+    adaptation: float = 2.0
+    """How fast the rejection rate takes over from cross-entropy as acceptance grows; 0 is cross-entropy alone."""
+    chunk_rows: int = 4096
+    """Positions whose logits exist at one time."""
+    draft_vocab_size: int | None = None
+    """Target ids the drafter can propose; None takes as many as `coverage` needs."""
+    coverage: float = 0.985
+    """Share of the answers' tokens that the draft vocabulary covers."""
+    max_draft_vocab_size: int = 12288
+    """Limit when `coverage` decides."""
+    intermediate_size: int | None = None
+    """Width of the drafter's MLP; None takes the target's."""
+    compile: bool = False
+    """Compile the drafter's forward and the loss (torch.compile): slower to start, faster on a GPU."""
+    seed: int = 0
+    num_held_out: int = 96
+    """Conversations kept for validation, at most a tenth."""
+    log_every: int = 20
+    """Steps between log lines."""
+    save_minutes: float = 2.0
+    """Time between checkpoints."""
+
+    def __post_init__(self) -> None:
+        lengths = [value for value in (self.steps, self.epochs, self.minutes) if value is not None]
+        if len(lengths) != 1 or lengths[0] <= 0:
+            raise ConfigError(
+                f"steps {self.steps}, epochs {self.epochs}, minutes {self.minutes}: give exactly one, above 0"
+            )
+        for name, value, low, high in self._limits():
+            if not low <= value <= high:
+                raise ConfigError(f"{name} is {value}; it must lie in {low} … {high}")
+
+    def _limits(self) -> tuple[tuple[str, float, float, float], ...]:
+        return (
+            ("batch_tokens", self.batch_tokens, 16, 1 << 24),
+            ("accumulate", self.accumulate, 1, 1 << 16),
+            ("max_length", self.max_length, 16, 1 << 20),
+            ("learning_rate", 1e-3 if self.learning_rate is None else self.learning_rate, 1e-9, 1.0),
+            ("warmup", self.warmup, 0.0, 1.0),
+            ("final_rate", self.final_rate, 0.0, 1.0),
+            ("weight_decay", self.weight_decay, 0.0, 10.0),
+            ("clip", self.clip, 1e-6, 1e6),
+            ("average", self.average, 0.0, 0.999999),
+            ("ttt_steps", self.ttt_steps, 1, 15),
+            ("decay", self.decay, 0.0, 1.0),
+            ("reach", self.reach, 0.0, 1.0),
+            ("adaptation", self.adaptation, 0.0, 100.0),
+            ("chunk_rows", self.chunk_rows, 1, 1 << 24),
+            ("coverage", self.coverage, 0.0, 1.0),
+            ("log_every", self.log_every, 1, 1 << 30),
+        )
+
+    def rate_at(self, progress: float) -> float:
+        """Learning rate as part of the peak, `progress` 0 … 1 through the run."""
+        if progress < self.warmup:
+            return max(progress, 1e-3) / self.warmup
+        fraction = min(1.0, (progress - self.warmup) / max(1e-9, 1.0 - self.warmup))
+        return self.final_rate + (1.0 - self.final_rate) * 0.5 * (1.0 + math.cos(math.pi * fraction))
+
+
+def peak_rate(config: TrainConfig, hidden_size: int, *, fine_tuning: bool) -> float:
+    """The learning rate that `config.learning_rate` None stands for."""
+    if config.learning_rate is not None:
+        return config.learning_rate
+    return 1.5e-3 * 576 / hidden_size * (0.25 if fine_tuning else 1.0)

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from cli.fakes import llm
+
+__all__ = ["llm"]

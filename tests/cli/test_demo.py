@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cli.fakes import FakeLLM
+from outpace.cli import demo as command
+from outpace.cli.main import main
+from outpace.lab.compare import Sample
+from outpace.lab.demo import PROMPTS, DemoSettings, Watcher
+from outpace.lab.demo_report import DemoReport, Measured
+from outpace.lab.lossless import Difference, Verdict
+from outpace.lab.phases import Phases
+
+
+def measured(kind: str, dtype: str, seconds: Sequence[float], cycles: int) -> Measured:
+    """Two prompts of 60 tokens, twice each."""
+    samples = tuple(Sample(tokens=[60, 60], seconds=[s, s]) for s in seconds)
+    return Measured(kind=kind, dtype=dtype, samples=samples, cycles=(cycles, cycles))
+
+
+def report(*, differences: tuple[Difference, ...] = (), lossless: bool = True) -> DemoReport:
+    """Plain 40 and 30 tok/s, speculative 60: accept length 3 against a break-even of 2."""
+    return DemoReport(
+        model={"engine": {"k": 4}, "dtype": "bfloat16"},
+        machine={"cores": 2},
+        prompts=("a", "b"),
+        verdict=Verdict(
+            lossless=lossless,
+            num_prompts=2,
+            num_equal=2 - len(differences),
+            num_tokens_equal=120,
+            max_logit_difference=0.25,
+            differences=differences,
+        ),
+        phases=Phases(draft_s=0.01, verify_s=0.03, cycle_s=0.05),
+        measured=(
+            measured("plain", "bfloat16", (1.5, 1.5), 60),
+            measured("speculative", "bfloat16", (1.0, 1.0), 20),
+            measured("plain", "float32", (2.0, 2.0), 60),
+            measured("transformers", "bfloat16", (3.0, 3.0), 60),
+        ),
+        seconds=90.0,
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Replaces the measurement; says what it was asked to do, and what it answers is `report`."""
+    found: dict[str, Any] = {"report": report()}
+
+    def run_demo(llm: object, prompts: Sequence[str], settings: DemoSettings, watcher: Watcher) -> DemoReport:
+        found.update(prompts=tuple(prompts), settings=settings)
+        answer: DemoReport = found["report"]
+        return answer
+
+    monkeypatch.setattr(command, "run_demo", run_demo)
+    monkeypatch.setattr(command.Page, "head", lambda page, llm: None)
+    return found
+
+
+def test_the_page_says_why(llm: FakeLLM, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "plain bfloat16 40.0 tok/s 1.00×" in text
+    assert "speculative bfloat16 60.0 tok/s 1.50×" in text
+    assert "transformers bfloat16 20.0 tok/s 0.50×" in text
+    assert "lossless: yes (2 of 2 answers" in text
+    assert "Speculation pays because accept length 3.00 is above break-even 2.00" in text
+    assert "verifying 5 tokens costs 1.20 plain steps, drafting 4 costs 0.40, everything else 0.40" in text
+    assert asked["prompts"] == PROMPTS
+    assert llm.made_with["model"] == "smollm2"
+    assert llm.made_with["prefix_reuse"] is False
+
+
+def test_json_has_the_promised_keys(llm: FakeLLM, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["plain_tok_s"] == 40.0
+    assert found["speculative_tok_s"] == 60.0
+    assert found["speedup"] == 1.5
+    assert found["accept_length"] == 3.0
+    assert found["break_even_accept_length"] == 2.0
+    assert found["lossless"] is True
+    assert found["k"] == 4
+    assert found["machine"] == {"cores": 2}
+    assert found["plain_dtype"] == "bfloat16"
+    assert found["plain_tok_s_by_dtype"] == {"bfloat16": 40.0, "float32": 30.0}
+    assert found["plain_over_transformers"] == 2.0
+
+
+def test_the_speedup_is_over_the_fastest_plain_decoding(asked: dict[str, Any]) -> None:
+    found = asked["report"]
+    assert found.plain.dtype == "bfloat16"
+    assert found.speedup.value == pytest.approx(1.5)
+    assert found.residual == pytest.approx(1 - 3.0 / 0.05 / 60.0)
+
+
+def test_a_difference_shows_gap_and_rounding(
+    llm: FakeLLM, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    near = Difference(prompt=1, position=30, plain_token=5, speculative_token=6, gap=0.125)
+    asked["report"] = report(differences=(near,))
+    assert main(["demo"]) == 0
+    text = capsys.readouterr().out
+    assert "yes (1 of 2 answers" in text
+    assert "answer 2 parts at token 31, where plain's two choices lie 0.125 apart" in text
+    assert "up to 0.25" in text
+
+
+def test_a_changed_answer_fails_the_command(
+    llm: FakeLLM, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = Difference(prompt=0, position=3, plain_token=5, speculative_token=6, gap=4.0)
+    asked["report"] = report(differences=(far,), lossless=False)
+    assert main(["demo"]) == 1
+    assert "NO (1 of 2" in capsys.readouterr().out
+
+
+def test_flags_reach_the_measurement(llm: FakeLLM, asked: dict[str, Any]) -> None:
+    main(["demo", "other", "--quick", "--max-tokens", "9", "--prompt", "x", "--prompt", "y", "--k", "7"])
+    assert asked["prompts"] == ("x", "y")
+    assert asked["settings"] == DemoSettings(max_tokens=9, compare=False)
+    assert llm.made_with["model"] == "other"
+    assert llm.made_with["k"] == 7

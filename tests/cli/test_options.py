@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+import pytest
+
+from cli.fakes import FakeLLM
+from outpace import EngineConfig, SamplingParams
+from outpace.cli import options
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    options.add_model_flags(parser)
+    options.add_sampling_flags(parser)
+    return parser.parse_args(["some-model", *words])
+
+
+@pytest.mark.parametrize("settings", [EngineConfig, SamplingParams])
+def test_every_setting_has_a_flag(settings: type) -> None:
+    shown = vars(parse("--k", "3"))
+    parser = argparse.ArgumentParser()
+    options.add_model_flags(parser)
+    options.add_sampling_flags(parser)
+    flags = parser.format_help()
+    for field in dataclasses.fields(settings):
+        assert f"--{field.name.replace('_', '-')}" in flags
+    assert shown["k"] == 3
+
+
+def test_nothing_given_is_nothing_passed_on() -> None:
+    args = parse()
+    assert options.given(args, EngineConfig) == {}
+    assert options.sampling(args) == SamplingParams()
+
+
+def test_values_have_their_types() -> None:
+    args = parse(
+        *("--max-tokens", "7", "--temperature", "0.5", "--seed", "3", "--stop-token-ids", "1", "2"),
+        *("--ignore-eos", "--no-prefix-reuse", "--max-k", "0"),
+    )
+    assert options.sampling(args) == SamplingParams(
+        max_tokens=7, temperature=0.5, seed=3, stop_token_ids=(1, 2), ignore_eos=True, max_k=0
+    )
+    assert options.given(args, EngineConfig) == {"prefix_reuse": False}
+
+
+def test_help_is_the_docstring_under_the_field() -> None:
+    docs = options.field_docs(EngineConfig)
+    assert docs["page_size"].startswith("Tokens in one KV page")
+    assert "0 is greedy" in options.field_docs(SamplingParams)["temperature"]
+
+
+def test_the_engine_gets_what_was_said(llm: FakeLLM) -> None:
+    options.load_llm(parse("--drafter", "none", "--k", "5", "--aux-boundaries", "2", "15", "27"), max_rows=1)
+    assert llm.made_with == {
+        "model": "some-model",
+        "drafter": None,
+        "dtype": "auto",
+        "device": "auto",
+        "aux_boundaries": [2, 15, 27],
+        "k": 5,
+        "max_rows": 1,
+    }

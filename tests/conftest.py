@@ -1,0 +1,38 @@
+"""The same ground under every test: no model hub, one thread, fixed seeds, GPU tests only where there is a GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Read when the libraries are imported, so set before any test module is.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# For tests that start another Python.
+os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent / "src")
+
+import pytest
+import torch
+from hypothesis import settings
+
+# Tests run one process a core; tiny models gain nothing from threads.
+torch.set_num_threads(1)
+
+# No deadline: a busy machine is no failure. In CI the same examples every time; elsewhere new ones every time.
+settings.register_profile("outpace", database=None, deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("outpace")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """A test's random weights do not depend on which tests ran before it."""
+    torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -1,0 +1,89 @@
+"""The drafter's paged cache holds what a drafter run over the whole sequence would, whatever happened before."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.test_lossless import prompts
+from engine.tiny import engine, tiny_drafter, tiny_target
+from outpace import LLM, SamplingParams
+from outpace.kernels.attention import attention, visible
+from outpace.models.drafter import Drafter
+from outpace.models.registry import LoadedTarget
+from outpace.speculation import cycle as module
+
+
+def causal(layer: int, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
+    S = q_BSHD.shape[1]
+    return attention(q_BSHD, k_BSHD, v_BSHD, visible(torch.zeros(1, dtype=torch.int64), S, S, None, 0))
+
+
+def draft_from_scratch(target: LoadedTarget, drafter: Drafter, tokens: list[int], k: int) -> list[int]:
+    """What the drafter proposes after `tokens`, every step recomputed over the whole sequence."""
+    known = torch.tensor([tokens])
+    positions = torch.arange(len(tokens))[None]
+    _, features = target.model(known, positions, causal, drafter.wiring.aux_boundaries)
+    hidden = drafter.fuse(features)[:, :-1]
+    drafts: list[int] = []
+    for _ in range(k):
+        fed = torch.tensor([[*tokens[1:], *drafts]])
+        next_hidden, out = drafter(fed, hidden, torch.arange(fed.shape[1])[None], causal)
+        drafts.append(int(drafter.target_ids_V[drafter.logits(out[:, -1:]).argmax()]))
+        hidden = torch.cat((hidden, next_hidden[:, -1:]), dim=1)
+    return drafts
+
+
+def watch(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[int]]]:
+    """Records, for every row of every cycle, the tokens known and the drafts made from them."""
+    seen: list[tuple[list[int], list[int]]] = []
+    original = module.draft
+
+    def recording(pair, state, rows_B, table_BP, sampling, k):  # type: ignore[no-untyped-def]
+        drafts = original(pair, state, rows_B, table_BP, sampling, k)
+        by_row = {s.row: s for s in llm.engine.scheduler._admitted.values()}
+        for row, made in zip(rows_B.tolist(), drafts.tolist(), strict=True):
+            sequence = by_row[row]
+            usable = sequence.max_tokens - sequence.num_new  # no page is reserved for what could not be emitted
+            seen.append((list(sequence.tokens), made[:usable]))
+        return drafts
+
+    monkeypatch.setattr(module, "draft", recording)
+    return seen
+
+
+@pytest.mark.parametrize("options", [{}, {"prefill_chunk": 3}, {"num_pages": 24}, {"k": 1}, {"page_size": 1}])
+def test_drafts_equal_those_from_scratch(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ragged rows; then prompts that reuse pages of finished answers; then tight pages, so that rows are preempted."""
+    target = tiny_target(seed=50)
+    drafter = tiny_drafter(target, seed=51)
+    llm = engine(target, drafter, max_rows=4, **options)
+    seen = watch(llm, monkeypatch)
+    batch = prompts(6, seed=52, longest=14)
+    params = SamplingParams(max_tokens=14)
+    first = llm.generate(batch, params)
+    again = [list(result.prompt_ids + result.token_ids) + [7, 8] for result in first]
+    second = llm.generate(again, params)
+    if "num_pages" not in options:
+        assert any(result.stats.reused for result in second)
+    assert len(seen) > 30
+    k = llm.config.k
+    for tokens, drafts in seen:
+        assert drafts == draft_from_scratch(target, drafter, tokens, k)[: len(drafts)], f"after {len(tokens)} tokens"
+
+
+def test_plain_requests_leave_no_trap_for_drafting_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that a plain request filled hold nothing for the drafter: they are not reused where it would draft."""
+    target = tiny_target(seed=53)
+    drafter = tiny_drafter(target, seed=54)
+    llm = engine(target, drafter)
+    seen = watch(llm, monkeypatch)
+    prompt = prompts(1, seed=55)[0] * 3
+    llm.generate([prompt], SamplingParams(max_tokens=8, max_k=0))
+    drafting = llm.generate([prompt], SamplingParams(max_tokens=8))
+    plain = llm.generate([prompt], SamplingParams(max_tokens=8, max_k=0))
+    assert drafting[0].stats.reused == 0 and plain[0].stats.reused > 0
+    assert drafting[0].token_ids == plain[0].token_ids
+    for tokens, drafts in seen:
+        assert drafts == draft_from_scratch(target, drafter, tokens, 4)[: len(drafts)]

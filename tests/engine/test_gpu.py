@@ -1,0 +1,50 @@
+"""The same engine on a GPU: the same answers, speculative or plain."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.test_lossless import answers, prompts, sampled
+from engine.tiny import engine, tiny_drafter, tiny_target
+from outpace import SamplingParams
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("k", [1, 4, 15])
+def test_speculative_equals_plain_on_the_gpu(k: int) -> None:
+    target = tiny_target(seed=40)
+    target.model.to("cuda")
+    batch = prompts(12, seed=40)
+    for params in (SamplingParams(max_tokens=24), sampled(12)):
+        plain = engine(target).generate(batch, params)
+        drafter = tiny_drafter(target).to("cuda")
+        assert answers(engine(target, drafter, k=k).generate(batch, params)) == answers(plain)
+
+
+def test_gpu_and_cpu_agree() -> None:
+    batch = prompts(12, seed=41)
+    params = sampled(12)
+    on_cpu = engine(tiny_target(seed=41)).generate(batch, params)
+    target = tiny_target(seed=41)
+    target.model.to("cuda")
+    assert answers(engine(target).generate(batch, params)) == answers(on_cpu)
+
+
+def test_no_host_read_inside_a_cycle() -> None:
+    """torch raises on any synchronisation between the Plan and the Outcome."""
+    target = tiny_target(seed=42)
+    target.model.to("cuda")
+    llm = engine(target, tiny_drafter(target).to("cuda"))
+    for prompt in prompts(4, seed=42):
+        llm.engine.add(prompt, SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9))
+    for _ in range(4):
+        llm.engine.step()
+    plan, _ = llm.engine.scheduler.next()
+    assert plan.k and not plan.chunks
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        llm.engine._runner.run(plan)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

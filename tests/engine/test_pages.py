@@ -1,0 +1,130 @@
+"""No page is lost: after any mix of finished, stopped, aborted and preempted requests, every page is back."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.tiny import engine, tiny_drafter, tiny_target
+from outpace import LLM, SamplingParams
+from outpace.engine.pages import Pages
+
+
+def assert_all_back(llm: LLM) -> None:
+    pages = llm.engine.pages
+    assert not llm.engine.busy
+    assert pages.num_free + pages.num_cached == pages.num_usable
+    taken = pages.take(pages.num_usable)
+    assert taken is not None and sorted(taken) == list(range(1, pages.num_usable + 1))
+    pages.release(taken)
+    assert (pages.num_free, pages.num_cached) == (pages.num_usable, 0)
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 40), st.integers(1, 20), st.sampled_from([0, 1, None])),
+        st.tuples(st.just("step"), st.integers(1, 6)),
+        st.tuples(st.just("abort"), st.integers(0, 20)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ACTIONS, st.integers(20, 60), st.integers(1, 5), st.integers(0, 5))
+def test_every_page_comes_back(actions: list[tuple[object, ...]], num_pages: int, max_rows: int, k: int) -> None:
+    target = _TARGET
+    llm = engine(target, _DRAFTER if k else None, num_pages=num_pages, max_rows=max_rows, k=k, page_size=4)
+    alive: list[int] = []
+    generator = torch.Generator().manual_seed(0)
+    for action in actions:
+        match action:
+            case ("add", int(length), int(max_tokens), max_k):
+                prompt = torch.randint(0, 3, (length,), generator=generator).tolist()  # three ids: prefixes collide
+                params = SamplingParams(max_tokens=max_tokens, max_k=max_k, stop_token_ids=(5,))  # type: ignore[arg-type]
+                alive.append(llm.engine.add(prompt, params))
+            case ("step", int(times)):
+                for _ in range(times):
+                    llm.engine.step()
+            case ("abort", int(index)) if alive:
+                llm.engine.abort(alive[index % len(alive)])
+    while llm.engine.busy:
+        llm.engine.step()
+    assert_all_back(llm)
+
+
+_TARGET = tiny_target(seed=30)
+_DRAFTER = tiny_drafter(_TARGET)
+
+
+def test_a_prefix_is_found_by_whole_pages_and_leaves_one_token_over() -> None:
+    pages = Pages(20, 4)
+    held = pages.take(3)
+    assert held is not None
+    pages.remember(list(range(12)), held, 12, 0)
+    pages.release(held)
+    assert pages.match(list(range(12)), needs_drafter=False) == held[:2]
+    assert pages.match([*range(12), 99], needs_drafter=False) == held
+    assert pages.match([*range(4), 99, *range(5, 12)], needs_drafter=False) == held[:1]
+    assert pages.match(list(range(12)), needs_drafter=True) == []
+
+
+def test_a_page_filled_for_the_drafter_replaces_one_that_is_not() -> None:
+    pages = Pages(20, 4)
+    plain, drafted = pages.take(2), pages.take(2)
+    assert plain is not None and drafted is not None
+    pages.remember(list(range(8)), plain, 8, 0)
+    pages.remember(list(range(8)), drafted, 8, 5)
+    assert pages.match([*range(8), 9], needs_drafter=True) == drafted[:1]
+    assert pages.match([*range(8), 9], needs_drafter=False) == [drafted[0], plain[1]]
+
+
+def test_the_least_recently_used_leaf_goes_first_and_held_pages_never() -> None:
+    pages = Pages(7, 1)
+    for tokens in ((1, 2), (3, 4), (5, 6)):
+        held = pages.take(2)
+        assert held is not None
+        pages.remember(tokens, held, 2, 2)
+        pages.release(held)
+    in_use = pages.match([1, 2, 0], needs_drafter=False)
+    assert pages.take(2) is not None
+    assert pages.match([3, 0], needs_drafter=False) == []
+    assert len(pages.match([5, 6, 0], needs_drafter=False)) == 2
+    assert pages.take(1) is None
+    assert len(in_use) == 2
+
+
+def test_a_page_released_twice_is_a_bug_that_shows() -> None:
+    pages = Pages(3, 4)
+    held = pages.take(1)
+    assert held is not None
+    pages.release(held)
+    with pytest.raises(AssertionError, match="released twice"):
+        pages.release(held)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), max_size=20), st.integers(4, 20))
+def test_the_tree_holds_what_was_computed(prompts: list[list[int]], num_pages: int) -> None:
+    """Every page that a match returns was filled with exactly those tokens behind exactly that prefix."""
+    pages = Pages(num_pages, 2)
+    content: dict[int, tuple[int, ...]] = {}
+    for tokens in prompts:
+        reused = pages.match(tokens, needs_drafter=False)
+        for index, page in enumerate(reused):
+            assert content[page] == tuple(tokens[: 2 * (index + 1)])
+        taken = pages.take(-(-len(tokens) // 2) - len(reused))
+        if taken is None:
+            pages.release(reused)
+            continue
+        mine = reused + taken
+        assert max(Counter(mine).values()) == 1
+        for index, page in enumerate(mine[: len(tokens) // 2]):
+            content[page] = tuple(tokens[: 2 * (index + 1)])
+        pages.remember(tokens, mine, len(tokens), len(tokens))
+        pages.release(mine)
+    assert pages.num_free + pages.num_cached == pages.num_usable

@@ -1,0 +1,113 @@
+"""Tiny random models for engine tests, and a drafter whose acceptance can be dialled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+
+from outpace import LLM, EngineConfig
+from outpace.models.arch import RopeConfig, TargetConfig
+from outpace.models.drafter import Drafter
+from outpace.models.registry import LoadedTarget
+from outpace.models.source import Source
+from outpace.models.target import Target
+
+VOCAB = 61
+
+
+def tiny_config(**changes: object) -> TargetConfig:
+    """A three-layer Llama with grouped heads."""
+    settings: dict[str, object] = {
+        "architecture": "llama",
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "num_layers": 3,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 48,
+        "norm_eps": 1e-5,
+        "rope": RopeConfig(theta=10000.0),
+        "max_positions": 128,
+        "qkv_bias": False,
+        "output_bias": False,
+        "mlp_bias": False,
+        "qk_norm": False,
+        "tie_embeddings": False,
+        "windows": (None, None, None),
+        "eos_token_ids": (),
+        "bos_token_id": None,
+    }
+    return TargetConfig(**(settings | changes))  # type: ignore[arg-type]
+
+
+def tiny_target(seed: int = 0, **changes: object) -> LoadedTarget:
+    """A random target sharp enough that no two best logits are close."""
+    torch.manual_seed(seed)
+    target = Target(tiny_config(**changes))
+    with torch.no_grad():
+        for name, parameter in target.named_parameters():
+            if "norm" in name:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, 1.0 if "embed" in name else 0.25)
+    return LoadedTarget(config=target.config, model=target, tokenizer=None, source=_source())
+
+
+def _source() -> Source:
+    return Source(kind="directory", path="tiny", name="tiny")  # type: ignore[arg-type]
+
+
+def tiny_drafter(target: LoadedTarget, seed: int = 1, **changes: object) -> Drafter:
+    """A random EAGLE-3 drafter: it agrees with the target by chance alone."""
+    torch.manual_seed(seed)
+    return Drafter.create(target.model, draft_ids=None, **changes)  # type: ignore[arg-type]
+
+
+class OracleDrafter(nn.Module):
+    """Knows the plain answers and is wrong in a fixed share of places, so acceptance lies where a test wants it."""
+
+    def __init__(self, answers: Iterable[Sequence[int]], accuracy: float, max_positions: int = 128) -> None:
+        super().__init__()
+        self.next_token: dict[tuple[int, int], int] = {}
+        for answer in answers:
+            for position, (token, following) in enumerate(pairwise(answer)):
+                self.next_token[position, token] = following
+        self.accuracy = accuracy
+        self.target_ids_V = torch.arange(VOCAB)
+        self.wiring = SimpleNamespace(
+            num_kv_heads=1,
+            head_dim=4,
+            hidden_size=2,
+            aux_boundaries=(0, 1, 2),
+            max_positions=max_positions,
+            describe=lambda: {"dialect": "oracle"},
+        )
+
+    def fuse(self, features_BSF: Tensor) -> Tensor:
+        return features_BSF[..., :2]
+
+    def forward(
+        self, tokens_BS: Tensor, hidden_BSH: Tensor, positions_BS: Tensor, attend: object
+    ) -> tuple[Tensor, Tensor]:
+        out = torch.stack((tokens_BS, positions_BS + 1), dim=-1).float()
+        return hidden_BSH, out
+
+    def logits(self, out: Tensor) -> Tensor:
+        logits = torch.zeros(*out.shape[:-1], VOCAB)
+        for index in torch.cartesian_prod(*(torch.arange(n) for n in out.shape[:-1])).view(-1, out.dim() - 1):
+            token, position = (int(x) for x in out[tuple(index)])
+            known = self.next_token.get((position, token), 0)
+            right = hash((position, token)) % 1000 < 1000 * self.accuracy
+            logits[(*index, known if right else (known + 1) % VOCAB)] = 1e4
+        return logits
+
+
+def engine(target: LoadedTarget, drafter: nn.Module | None = None, **options: object) -> LLM:
+    """An LLM over tiny models with small pages."""
+    settings: dict[str, object] = {"k": 4, "page_size": 4, "num_pages": 400, "max_rows": 16, "prefill_chunk": 16}
+    return LLM.from_parts(target, drafter, EngineConfig(**(settings | options)))  # type: ignore[arg-type]

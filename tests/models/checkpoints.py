@@ -1,0 +1,72 @@
+"""Small random checkpoints, written by transformers itself, for tests that need a model on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+CONFIGS = {
+    "llama": transformers.LlamaConfig,
+    "mistral": transformers.MistralConfig,
+    "qwen2": transformers.Qwen2Config,
+    "qwen3": transformers.Qwen3Config,
+}
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 131,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def make_checkpoint(
+    directory: Path,
+    architecture: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    shard_size: int | str = "1GB",
+    **overrides: Any,
+) -> PreTrainedModel:
+    """Writes a random checkpoint and returns the transformers model read from it, in float32 and evaluating.
+
+    Args:
+        directory: is made; gets config.json, generation_config.json and safetensors.
+        architecture: llama, mistral, qwen2 or qwen3.
+        dtype: what the weights are stored in.
+        shard_size: largest shard; a small one gives an index and several files.
+        overrides: fields of the transformers configuration, over `SIZES`.
+    """
+    sizes = SIZES | ({"head_dim": 16} if architecture == "qwen3" else {})
+    config = CONFIGS[architecture](**{**sizes, **overrides})
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    randomise(model)
+    model.to(dtype).save_pretrained(directory, max_shard_size=shard_size)
+    return read_reference(directory)
+
+
+def read_reference(directory: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """What transformers makes of a checkpoint. (Casting a model would round its rotary frequencies too.)"""
+    kind = transformers.AutoModelForCausalLM
+    model: PreTrainedModel = kind.from_pretrained(directory, dtype=dtype, attn_implementation="eager")
+    model.eval()
+    return model
+
+
+def randomise(model: torch.nn.Module) -> None:
+    """Weights with which logits spread over several units, biases and norms that cannot be mistaken for none."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.normal_(1.0 if "norm" in name else 0.0, 0.3)
+            else:
+                parameter.normal_(0.0, 1.5 / parameter.shape[1] ** 0.5)

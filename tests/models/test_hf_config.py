@@ -1,0 +1,190 @@
+"""config.json in the wild: both spellings of rope, defaults, and everything that must be refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from models.checkpoints import CONFIGS, SIZES, make_checkpoint
+from outpace.errors import CheckpointError
+from outpace.models.arch import RopeConfig, TargetConfig
+from outpace.models.hf_config import read_target
+from outpace.models.rope import attention_scale, inverse_frequencies
+
+LLAMA: dict[str, Any] = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, **SIZES}
+QWEN2 = LLAMA | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+MISTRAL = LLAMA | {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def read(directory: Path, config: dict[str, Any], generation: dict[str, Any] | None = None) -> TargetConfig:
+    (directory / "config.json").write_text(json.dumps(config))
+    if generation is not None:
+        (directory / "generation_config.json").write_text(json.dumps(generation))
+    return read_target(directory)[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "rope"),
+    [
+        ({}, RopeConfig()),
+        ({"rope_theta": 5e5}, RopeConfig(theta=5e5)),
+        ({"rope_theta": 5e5, "rope_scaling": None}, RopeConfig(theta=5e5)),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 7e4}}, RopeConfig(theta=7e4)),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, RopeConfig(kind="linear", factor=2.0)),
+        (
+            {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+            RopeConfig(theta=5e5, kind="llama3", factor=8.0, original_max_positions=64),
+        ),
+        (
+            {"rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0, "finetuned": True}},
+            RopeConfig(theta=1e6, kind="yarn", factor=4.0, original_max_positions=256),
+        ),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": None}, "original_max_position_embeddings": 32},
+            RopeConfig(kind="yarn", factor=8.0, original_max_positions=32),
+        ),
+    ],
+)
+def test_both_spellings_of_rope(fields: dict[str, Any], rope: RopeConfig, tmp_path: Path) -> None:
+    assert read(tmp_path, LLAMA | fields).rope == rope
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "linear", "factor": 2.5},
+        {"rope_type": "llama3", **LLAMA3},
+        {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+        {"type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16, "attention_factor": 1.25},
+        {"type": "yarn", "factor": 0.5, "original_max_position_embeddings": 4096, "truncate": False},
+        {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 0.7},
+    ],
+)
+@pytest.mark.parametrize("theta", [1e4, 1e6])
+def test_frequencies_are_transformers_own(scaling: dict[str, Any], theta: float, tmp_path: Path) -> None:
+    rope = read(tmp_path, LLAMA | {"rope_theta": theta, "rope_scaling": scaling, "head_dim": 64}).rope
+    config = CONFIGS["llama"](**SIZES, head_dim=64, rope_parameters={"rope_theta": theta, **scaling})
+    expected, scale = ROPE_INIT_FUNCTIONS[config.rope_parameters["rope_type"]](config, "cpu")
+    torch.testing.assert_close(inverse_frequencies(rope, 64), expected, rtol=1e-6, atol=0)
+    assert attention_scale(rope) == pytest.approx(scale)
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        (LLAMA, (None,) * 4),
+        (MISTRAL, (4096,) * 4),
+        (MISTRAL | {"sliding_window": None}, (None,) * 4),
+        (MISTRAL | {"sliding_window": 16}, (16,) * 4),
+        (QWEN2 | {"sliding_window": 16, "max_window_layers": 1}, (None,) * 4),
+        (QWEN2 | {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 3}, (None, None, None, 16)),
+        (QWEN2 | {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, (None,) * 4),
+    ],
+)
+def test_windows(config: dict[str, Any], windows: tuple[int | None, ...], tmp_path: Path) -> None:
+    assert read(tmp_path, config).windows == windows
+
+
+def test_end_of_text_comes_from_the_generation_config(tmp_path: Path) -> None:
+    assert read(tmp_path, LLAMA | {"eos_token_id": [5, 6]}).eos_token_ids == (5, 6)
+    assert read(tmp_path, LLAMA, {"eos_token_id": [7, 2, 7]}).eos_token_ids == (7, 2)
+    assert read(tmp_path, LLAMA, {}).eos_token_ids == (2,)
+    without = read(tmp_path, LLAMA | {"eos_token_id": None, "bos_token_id": None})
+    assert without.eos_token_ids == ()
+    assert without.bos_token_id is None
+
+
+def test_what_transformers_writes_is_read(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "qwen3", use_sliding_window=True, sliding_window=8, max_window_layers=2)
+    config, notes = read_target(tmp_path)
+    assert notes == ()
+    assert config == TargetConfig(
+        architecture="qwen3",
+        vocab_size=131,
+        hidden_size=48,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        intermediate_size=80,
+        norm_eps=1e-6,
+        rope=RopeConfig(),
+        max_positions=256,
+        qk_norm=True,
+        windows=(None, None, 8, 8),
+        eos_token_ids=(2,),
+        bos_token_id=1,
+    )
+
+
+def test_what_is_not_used_is_said(tmp_path: Path) -> None:
+    extra = {"auto_map": {"AutoModel": "modeling_x.X"}, "sliding_window": 4096, "unsloth_version": "1", "cheese": None}
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | extra))
+    _, notes = read_target(tmp_path)
+    assert notes == (
+        "auto_map is ignored: code that a checkpoint brings is never run",
+        "not used, as in transformers' own class: sliding_window, unsloth_version",
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"model_type": "gemma2"}, "model_type is 'gemma2'; served are llama, mistral"),
+        ({"model_type": ["llama"]}, "model_type"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "pass it as drafter"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "must be LlamaForCausalLM"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config.*fp8.*before it was quantised"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not served; .*llama3"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
+        ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [1]}}, "mrope_section"),
+        ({"rope_scaling": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}}, "high_freq_factor"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention.*each layer type"),
+        ({"rope_scaling": "yarn"}, "must be an object"),
+        ({"rope_theta": -1.0}, "rope_theta is -1.0"),
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"hidden_size": "48"}, "hidden_size is '48'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"vocab_size": True}, "vocab_size is True"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3; it must divide"),
+        ({"head_dim": 13}, "head_dim must be even"),
+        ({"num_attention_heads": 5, "num_key_value_heads": 5}, "multiple of num_attention_heads"),
+        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
+        ({"attention_bias": "yes"}, "attention_bias is 'yes'"),
+        ({"num_local_experts": 8}, "num_local_experts is 8"),
+    ],
+)
+def test_what_would_change_the_maths_is_refused(fields: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=named):
+        read(tmp_path, LLAMA | fields)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named"),
+    [
+        (["full_attention"], "each of the 4 layers"),
+        (["full_attention"] * 3 + ["linear_attention"], "linear_attention"),
+        (["sliding_attention"] * 4, "window of None"),
+    ],
+)
+def test_layer_types_that_cannot_be_served(kinds: list[str], named: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=named):
+        read(tmp_path, QWEN2 | {"layer_types": kinds})
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[1]", "\xff"])
+def test_a_config_that_is_not_one(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        read_target(tmp_path)

@@ -1,0 +1,132 @@
+"""Imports go one way, siblings never meet, and files stay short enough to be read: checked on the source itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "src" / "outpace"
+
+# Bottom first. A folder may import itself and what is below; folders on one line never import each other.
+LAYERS = (
+    ("errors",),
+    ("config",),
+    ("types",),
+    ("kernels", "distributed"),
+    ("models",),
+    ("speculation",),
+    ("engine",),
+    ("server", "training", "lab"),
+    ("cli",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+PUBLIC_API = "__init__"
+"""`from outpace import LLM` stands for the engine's public side, and only what lies above the engine may say it."""
+
+OPTIONAL = {"transformers", "triton", "wandb"}
+"""Packages that may be missing: the only ones that may be imported inside a function."""
+
+MAX_LINES = 400
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def area(path: Path) -> str:
+    """The folder directly under the package that a file lies in, or its own name at the top."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Full names that one statement imports; relative imports are banned by ruff."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def runtime_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        for name in imported(node):
+            yield node.lineno, name  # type: ignore[attr-defined]
+
+
+def outpace_area(name: str) -> str | None:
+    """Which area an imported name belongs to; None if it is not ours."""
+    parts = name.split(".")
+    if parts[0] != "outpace":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in LEVEL else PUBLIC_API
+
+
+def allowed(importer: str, target: str) -> bool:
+    if importer == PUBLIC_API:
+        return True
+    level = LEVEL[importer]
+    if target == PUBLIC_API:
+        return level > LEVEL["engine"]
+    return importer == target or level > LEVEL[target]
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@pytest.fixture(params=FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def path(request: pytest.FixtureRequest) -> Path:
+    chosen: Path = request.param
+    return chosen
+
+
+def test_every_folder_has_a_place(path: Path) -> None:
+    assert area(path) in LEVEL or area(path) == PUBLIC_API, f"{area(path)} is missing from LAYERS"
+
+
+def test_imports_go_one_way(path: Path) -> None:
+    wrong = [
+        f"line {line}: {area(path)} may not import {name}"
+        for line, name in runtime_imports(ast.parse(path.read_text(encoding="utf-8")))
+        if (target := outpace_area(name)) is not None and not allowed(area(path), target)
+    ]
+    assert not wrong, wrong
+
+
+def test_functions_import_only_what_may_be_missing(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    hidden = [
+        f"line {node.lineno}: {name}"  # type: ignore[attr-defined]
+        for function in functions(tree)
+        for node in ast.walk(function)
+        for name in imported(node)
+        if name.split(".")[0] not in OPTIONAL
+    ]
+    assert not hidden, hidden
+
+
+def test_a_file_is_read_in_one_sitting(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= MAX_LINES
+    assert ast.get_docstring(ast.parse(text)), "a module opens with why it exists"
+
+
+@pytest.mark.parametrize(
+    ("importer", "target", "verdict"),
+    [
+        ("cli", "lab", True),
+        ("engine", "models", True),
+        ("models", "engine", False),
+        ("training", "lab", False),
+        ("lab", "training", False),
+        ("kernels", "distributed", False),
+        ("lab", PUBLIC_API, True),
+        ("speculation", PUBLIC_API, False),
+        ("errors", "config", False),
+    ],
+)
+def test_the_rule_itself(importer: str, target: str, verdict: bool) -> None:
+    assert allowed(importer, target) is verdict

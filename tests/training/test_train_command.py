@@ -1,0 +1,74 @@
+"""`outpace train` on a model directory that transformers wrote: answers, a drafter, a summary, and going on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from models.checkpoints import make_checkpoint
+from outpace.cli.main import REFUSED, main
+from outpace.training.store import AnswerStore
+
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['role'] }} {{ m['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant {% endif %}"
+)
+SPECIAL = ["<unk>", "<s>", "</s>"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    make_checkpoint(directory, "llama", vocab_size=259, bos_token_id=1, eos_token_id=2)
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(SPECIAL)
+    backend.save(str(directory / "tokenizer.json"))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "chat_template": TEMPLATE}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    return directory
+
+
+def command(model: Path, out: Path, *words: str) -> list[str]:
+    fixed = ["--dtype", "float32", "--device", "cpu", "--rows", "8", "--batch-tokens", "512", "--max-length", "128"]
+    sizes = ["--max-tokens", "24", "--draft-vocab-size", "200", "--log-every", "1", "--ttt-steps", "3"]
+    return ["train", "--target", str(model), "--out", str(out), *fixed, *sizes, *words]
+
+
+def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"turns": [f"Count to {i}.", "And on?"]}) + "\n" for i in range(24)))
+    out = tmp_path / "out"
+    assert main(command(model, out, "--prompts", str(prompts), "--steps", "2", "--json")) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["steps"] == 2
+    assert {found["temperature"] for found in summary["accept_length"]} == {0.0, 0.8}
+    assert json.loads((out / "config.json").read_text())["draft_vocab_size"] == 200
+    assert AnswerStore(out / "answers").num_prompts_done == 24
+    events = [json.loads(line)["event"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert events[0] == "answers"
+    assert events[-1] == "done"
+
+    assert main(command(model, out, "--steps", "2")) == REFUSED
+    assert "--resume" in capsys.readouterr().err
+    assert main(command(model, out, "--steps", "3", "--resume", "--no-validation")) == 0
+    assert "step 3" in capsys.readouterr().err
+
+    tuned = command(model, tmp_path / "tuned", "--prompts", str(prompts), "--steps", "1", "--init-from", str(out))
+    assert main(tuned) == 0
+    printed = capsys.readouterr().err
+    assert "before: accept length" in printed
+    assert "trained: accept length" in printed
+
+
+def test_nothing_to_learn_from_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(model, tmp_path / "out", "--steps", "1")) == REFUSED
+    assert "give --prompts" in capsys.readouterr().err
+    assert main(command(model, tmp_path / "out", "--steps", "1", "--minutes", "1")) == REFUSED
+    assert "give exactly one" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""Whole runs on a target small enough to learn in seconds: acceptance rises, and a run that was cut goes on exactly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from outpace.errors import ConfigError
+from outpace.training.checkpoint import load_checkpoint
+from outpace.training.journal import Journal, describe
+from outpace.training.pipeline import train_drafter
+from outpace.training.recipe import TrainConfig, peak_rate
+from outpace.training.validate import ValidateConfig
+from training.learnable import conversations, learnable_target
+
+CONFIG = TrainConfig(
+    steps=60,
+    batch_tokens=1024,
+    max_length=64,
+    learning_rate=6e-3,
+    average=0.9,
+    ttt_steps=4,
+    draft_vocab_size=56,
+    chunk_rows=256,
+    log_every=20,
+    num_held_out=12,
+)
+VALIDATION = ValidateConfig(max_tokens=24, num_prompts=8, max_rows=8)
+
+
+def train(out: Path, config: TrainConfig = CONFIG, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    records: list[dict[str, Any]] = []
+    out.mkdir(exist_ok=True)
+    summary = train_drafter(learnable_target(), conversations(), config, out, records.append, **options)
+    return summary, records
+
+
+def test_acceptance_rises_and_fine_tuning_goes_on_from_there(tmp_path: Path) -> None:
+    summary, records = train(tmp_path / "fresh", validation=VALIDATION)
+    lengths = [r["accept_length"] for r in records if r["event"] == "step"]
+    assert lengths[-1] > lengths[0] + 0.3
+    assert summary["accept_length_before"] is None
+    greedy = summary["accept_length"][0]
+    assert greedy["accept_length"] > 1.5
+    assert all(isinstance(describe(record), str) for record in records)
+
+    short = replace(CONFIG, steps=4, learning_rate=None)
+    tuned, records = train(tmp_path / "tuned", short, validation=VALIDATION, init_from=str(tmp_path / "fresh"))
+    assert tuned["accept_length_before"][0]["accept_length"] == pytest.approx(greedy["accept_length"], abs=1e-6)
+    assert records[0]["coverage"] is None
+    assert records[0]["draft_vocab_size"] == 56
+
+
+def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
+    config = replace(CONFIG, steps=8, accumulate=2, save_minutes=1e-9)
+    train(tmp_path / "whole", config)
+
+    class CutError(Exception):
+        pass
+
+    def cut(record: dict[str, Any]) -> None:
+        if record["event"] == "held out" and record["step"] == 3:
+            raise CutError
+
+    (tmp_path / "cut").mkdir()
+    with pytest.raises(CutError):
+        train_drafter(learnable_target(), conversations(), config, tmp_path / "cut", cut)
+    _, records = train(tmp_path / "cut", config, resume=True)
+    assert next(r["step"] for r in records if r["event"] == "held out") == 4
+    whole, resumed = (load_checkpoint(tmp_path / name / "checkpoint") for name in ("whole", "cut"))
+    assert whole is not None
+    assert resumed is not None
+    assert replace(whole[0], seconds=0.0) == replace(resumed[0], seconds=0.0)
+    assert whole[1].keys() == resumed[1].keys()
+    for name, tensor in whole[1].items():
+        assert torch.equal(tensor, resumed[1][name]), name
+
+
+def test_the_embeddings_and_the_target_stay_as_they_are(tmp_path: Path) -> None:
+    before = {name: p.clone() for name, p in learnable_target().model.named_parameters()}
+    train(tmp_path / "run", replace(CONFIG, steps=2))
+    assert all(torch.equal(p, before[name]) for name, p in learnable_target().model.named_parameters())
+    tensors = {k: v for path in (tmp_path / "run").glob("*.safetensors") for k, v in load_file(path).items()}
+    assert not any("embed" in name for name in tensors)
+
+
+def test_a_checkpoint_is_neither_overwritten_nor_made_up(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no checkpoint"):
+        train(tmp_path / "run", resume=True)
+    train(tmp_path / "run", replace(CONFIG, steps=1))
+    with pytest.raises(ConfigError, match="holds a checkpoint"):
+        train(tmp_path / "run")
+    with pytest.raises(ConfigError, match="this drafter needs"):
+        train(tmp_path / "run", resume=True, init_from=_other_drafter(tmp_path))
+
+
+def _other_drafter(tmp_path: Path) -> str:
+    train(tmp_path / "other", replace(CONFIG, steps=1, draft_vocab_size=40))
+    return str(tmp_path / "other")
+
+
+def test_minutes_end_a_run(tmp_path: Path) -> None:
+    config = replace(CONFIG, steps=None, minutes=0.02)
+    first, _ = train(tmp_path / "run", config, stop_after=0.005)
+    assert not first["finished"]
+    second, _ = train(tmp_path / "run", config, resume=True)
+    assert second["finished"]
+    assert 0 < first["steps"] < second["steps"] < 2000
+
+
+def test_the_learning_rate_rises_then_falls() -> None:
+    rates = [CONFIG.rate_at(step / 100) for step in range(101)]
+    assert rates[0] < 0.1
+    assert max(rates) == pytest.approx(1.0, abs=0.01)
+    assert rates[-1] == pytest.approx(CONFIG.final_rate)
+    assert peak_rate(replace(CONFIG, learning_rate=None), 576, fine_tuning=False) == pytest.approx(1.5e-3)
+    assert peak_rate(replace(CONFIG, learning_rate=None), 4096, fine_tuning=True) < 6e-5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": None},
+        {"minutes": 1.0},
+        {"steps": 0},
+        {"decay": 1.5},
+        {"ttt_steps": 0},
+        {"clip": 0.0},
+        {"coverage": 2.0},
+    ],
+)
+def test_settings_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        replace(CONFIG, **changes)
+
+
+def test_the_journal_keeps_every_record(tmp_path: Path) -> None:
+    with Journal(tmp_path / "m.jsonl", show=None) as journal:
+        journal({"event": "a", "x": 1})
+    with Journal(tmp_path / "m.jsonl", show=None) as journal:
+        journal({"event": "b"})
+    assert [json.loads(line)["event"] for line in (tmp_path / "m.jsonl").read_text().splitlines()] == ["a", "b"]
