@@ -107,7 +107,8 @@ def test_a_difference_shows_gap_and_rounding(
     assert main(["demo"]) == 0
     text = capsys.readouterr().out
     assert "yes (1 of 2 answers" in text
-    assert "answer 2 parts at token 31, where plain's two choices lie 0.125 apart" in text
+    assert "until bfloat16 rounding decides a near-tie" in text
+    assert "answer 2, token 31: plain's logits of the two choices lie 0.125 apart" in text
     assert "up to 0.25" in text
 
 

@@ -142,3 +142,11 @@ def test_settings_out_of_range_are_refused(make: Callable[[], object]) -> None:
 def test_params_must_match_prompts() -> None:
     with pytest.raises(RequestError, match="2 sampling params for 1 prompts"):
         engine(tiny_target()).generate([[1]], [SamplingParams(), SamplingParams()])
+
+
+def test_a_refused_draft_in_the_last_cycle_is_not_counted_as_accepted() -> None:
+    target = tiny_target(seed=26)
+    prompt = prompts(1, seed=26)
+    plain = engine(target).generate(prompt, SamplingParams(max_tokens=12))
+    stats = engine(target, OracleDrafter(whole(plain), 0.0)).generate(prompt, SamplingParams(max_tokens=12))[0].stats
+    assert (stats.accept_length, stats.accepted, stats.drafted) == (1.0, 0, 11 * 4)

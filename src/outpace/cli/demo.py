@@ -112,15 +112,18 @@ def summary(report: DemoReport) -> str:
 
 
 def lossless(report: DemoReport) -> str:
-    """`yes` or `NO`, and on what grounds."""
+    """`yes` or `NO`, and on what grounds: a line, and one more for each answer that parts from plain decoding's."""
     verdict = report.verdict
-    grounds = f"{verdict.num_equal} of {verdict.num_prompts} answers are plain decoding's, token for token"
+    equal = f"{verdict.num_equal} of {verdict.num_prompts} answers are plain decoding's, token for token"
+    if verdict.differences and verdict.lossless:
+        equal += f"; the others until {report.model['dtype']} rounding decides a near-tie"
+    lines = [f"{'yes' if verdict.lossless else 'NO'} ({equal})"]
     for d in verdict.differences:
-        grounds += (
-            f"; answer {d.prompt + 1} parts at token {d.position + 1}, where plain's two choices lie {d.gap:.3g} apart "
-            f"and plain and verify logits up to {verdict.max_logit_difference:.3g}"
+        lines.append(
+            f"    answer {d.prompt + 1}, token {d.position + 1}: plain's logits of the two choices lie {d.gap:.3g} "
+            f"apart; plain and verify logits differ by up to {verdict.max_logit_difference:.3g}"
         )
-    return f"{'yes' if verdict.lossless else 'NO'} ({grounds})"
+    return "\n".join(lines)
 
 
 def _name(measured: Measured) -> str:

@@ -123,7 +123,7 @@ class Engine:
         num_drafts = min(plan.k, sequence.max_k, self._draftable(sequence.num_cached))
         kept = sequence.extend(run)
         sequence.num_cached += len(kept)
-        sequence.counts.add(num_drafts, len(kept), cut=sequence.finish_reason is not None)
+        sequence.counts.add(num_drafts, len(run), len(kept))
         return kept
 
     def _update(self, sequence: Sequence, kept: list[int]) -> Update:

@@ -20,17 +20,18 @@ class Counts:
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
 
-    def add(self, num_drafts: int, num_emitted: int, cut: bool) -> None:
-        """One cycle. A cut one says nothing of the drafts behind the cut."""
+    def add(self, num_drafts: int, num_chosen: int, num_kept: int) -> None:
+        """One cycle chose `num_chosen` tokens and a stop left `num_kept`; drafts behind the cut say nothing."""
         self.cycles += 1
-        self.emitted += num_emitted
-        num_judged = min(num_drafts, num_emitted) if cut else num_drafts
+        self.emitted += num_kept
+        num_judged = num_kept if num_kept < num_chosen else num_drafts
+        num_accepted = min(num_kept, num_chosen - 1)
         while len(self.drafted_at) < num_judged:
             self.drafted_at.append(0)
             self.accepted_at.append(0)
         for place in range(num_judged):
             self.drafted_at[place] += 1
-            self.accepted_at[place] += place < num_emitted - (0 if cut else 1)
+            self.accepted_at[place] += place < num_accepted
 
 
 @dataclass(slots=True, eq=False)
