@@ -1,6 +1,8 @@
-"""Paged attention for prefill, verify and plain decoding: all are S tokens a row behind a cached past.
+"""Attention over pages for prefill, verify and plain decoding: all are S tokens a row behind a cached past.
 
-The queries that share a KV head are packed into one tile (G·S rows), so the past is read once for all of them.
+On a GPU the kernel of `paged_attention.py` reads the pages where they lie. Elsewhere they are gathered first; that is
+also the kernel's reference. Both pack the queries that share a KV head into one tile (G·S rows), so that the past is
+read once for all of them.
 
 Shapes: B rows, S tokens a row, P pages a row, T = P·page_size gathered positions, H heads, G heads per KV head, D head
 dimension.
@@ -8,13 +10,20 @@ dimension.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from outpace.kernels.kv import KVCache, write_kv
+
+AttendPages = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
+"""(q_BSHD, one layer's keys_NHD and values_NHD, window) → o_BSHD, over the pages of each row."""
+
+MIN_TILE_ROWS = 4
+"""In 16 bits PyTorch's CPU kernel rounds a tile of fewer query rows differently (torch 2.13, AVX-512 bf16). Filled with
+copies, it gives a plain step the bits that a verify has."""
 
 
 def visible(start_B: Tensor, num_tokens: int, num_positions: int, window: int | None, first: int) -> Tensor:
@@ -35,7 +44,11 @@ def attention(q_BSHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, visible_BST: Tenso
     G = num_heads // num_kv_heads
     q = q_BSHD.view(B, S, num_kv_heads, G, D).permute(0, 2, 3, 1, 4).reshape(B, num_kv_heads, G * S, D)
     mask = visible_BST[:, None, None].expand(B, 1, G, S, -1).reshape(B, 1, G * S, -1)
+    if G * S < MIN_TILE_ROWS and q.dtype.itemsize == 2:
+        copies = -(-MIN_TILE_ROWS // (G * S))
+        q, mask = q.repeat(1, 1, copies, 1), mask.repeat(1, 1, copies, 1)
     o = F.scaled_dot_product_attention(q, k_BTHD.transpose(1, 2), v_BTHD.transpose(1, 2), attn_mask=mask)
+    o = o[:, :, : G * S]
     return o.view(B, num_kv_heads, G, S, D).permute(0, 3, 1, 2, 4).reshape(B, S, num_heads, D)
 
 
@@ -63,16 +76,45 @@ class PagedAttend:
         self._cache = cache
         self._slots_BS = slots_BS
         self._windows = windows
-        offsets = torch.arange(cache.page_size, device=start_B.device)
-        self._past = (page_table_BP[..., None] * cache.page_size + offsets).flatten(1)
-        T = self._past.shape[1]
-        self._visible = {w: visible(start_B, slots_BS.shape[1], T, w, first) for w in set(windows)}
+        way = _in_place if start_B.is_cuda else _gathered
+        self._attend = way(cache.page_size, page_table_BP, start_B, slots_BS.shape[1], set(windows), first)
 
     def __call__(self, layer: int, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
         """One layer's attention output, [B, S, heads, D]."""
         write_kv(self._cache, layer, k_BSHD, v_BSHD, self._slots_BS)
-        keys, values = self._cache.keys_LNHD[layer], self._cache.values_LNHD[layer]
-        shape = (*self._past.shape, *keys.shape[1:])
-        k_BTHD = keys.index_select(0, self._past.flatten()).view(shape)
-        v_BTHD = values.index_select(0, self._past.flatten()).view(shape)
-        return attention(q_BSHD, k_BTHD, v_BTHD, self._visible[self._windows[layer]])
+        keys_NHD, values_NHD = self._cache.keys_LNHD[layer], self._cache.values_LNHD[layer]
+        return self._attend(q_BSHD, keys_NHD, values_NHD, self._windows[layer])
+
+
+def _in_place(
+    page_size: int, page_table_BP: Tensor, start_B: Tensor, num_tokens: int, windows: set[int | None], first: int
+) -> AttendPages:
+    """On a GPU: the kernel reads the pages where they lie."""
+    from outpace.kernels.paged_attention import paged_attention
+
+    table_BP = page_table_BP.contiguous()
+
+    def attend(q_BSHD: Tensor, keys_NHD: Tensor, values_NHD: Tensor, window: int | None) -> Tensor:
+        return paged_attention(
+            q_BSHD, keys_NHD, values_NHD, table_BP, start_B, page_size=page_size, window=window, first=first
+        )
+
+    return attend
+
+
+def _gathered(
+    page_size: int, page_table_BP: Tensor, start_B: Tensor, num_tokens: int, windows: set[int | None], first: int
+) -> AttendPages:
+    """Anywhere: each row's pages are copied together, then PyTorch attends."""
+    offsets = torch.arange(page_size, device=start_B.device)
+    past_BT = (page_table_BP[..., None] * page_size + offsets).flatten(1)
+    past = past_BT.flatten()
+    masks = {w: visible(start_B, num_tokens, past_BT.shape[1], w, first) for w in windows}
+
+    def attend(q_BSHD: Tensor, keys_NHD: Tensor, values_NHD: Tensor, window: int | None) -> Tensor:
+        shape = (*past_BT.shape, *keys_NHD.shape[1:])
+        k_BTHD = keys_NHD.index_select(0, past).view(shape)
+        v_BTHD = values_NHD.index_select(0, past).view(shape)
+        return attention(q_BSHD, k_BTHD, v_BTHD, masks[window])
+
+    return attend
