@@ -69,12 +69,21 @@ class GgufFile:
         self.tensors: dict[str, TensorInfo] = header.tensors(num_tensors, self._alignment())
 
     def load(self, name: str) -> npt.NDArray[np.float32]:
-        """One tensor as float32, in memory of its own."""
+        """One tensor as float32, in memory of its own.
+
+        Raises:
+            CheckpointError: a number in it is infinite or none.
+        """
         info = self.tensors[name]
         rows = self._bytes[info.offset : info.offset + info.num_bytes].reshape(math.prod(info.shape[:-1]), -1)
         out = np.empty((len(rows), info.shape[-1]), np.float32)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            out[start : start + _ROWS_AT_ONCE] = dequantize(rows[start : start + _ROWS_AT_ONCE], info.type)
+            with np.errstate(all="ignore"):  # broken scales: said below, and not by a warning of NumPy's
+                out[start : start + _ROWS_AT_ONCE] = dequantize(rows[start : start + _ROWS_AT_ONCE], info.type)
+            if not np.isfinite(out[start : start + _ROWS_AT_ONCE]).all():
+                raise CheckpointError(
+                    f"{self.path}: tensor {name} holds numbers that are not finite; the file is damaged: fetch it again"
+                )
         return out.reshape(info.shape)
 
     def fields(self, prefix: str) -> Fields:

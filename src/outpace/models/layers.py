@@ -23,8 +23,15 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 scale is D ** -0.5 and the layer's window is known to whoever built it."""
 
 
+MAX_LONE_INPUTS = 1024
+"""Up to here oneDNN sums a row alone as it sums it among others; beyond, it splits a lone row's sum in another way."""
+
+
 class Linear(nn.Module):
-    """y = x Wᵀ + b. `weight` is [out, in]; `pack` trades it for the layout that a CPU multiplies fastest."""
+    """y = x Wᵀ + b. `weight` is [out, in]; `pack` trades it for the layout that a CPU multiplies fastest.
+
+    A packed 16-bit product gives a row the same bits whether it comes alone (a plain step) or with others (a verify).
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -44,10 +51,13 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype, device=device))
         self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype, device=device)) if bias else None
         self.packed: Tensor | None = None
+        self.doubles_lone_rows = False
 
     def forward(self, x: Tensor) -> Tensor:
         if self.packed is None:
             return F.linear(x, self.weight, self.bias)
+        if self.doubles_lone_rows and x.numel() == self.in_features:
+            return self.multiply(torch.stack((x, x)), self.packed, self.bias, "none", [], "")[0]
         return self.multiply(x, self.packed, self.bias, "none", [], "")
 
     __call__ = forward
@@ -57,6 +67,7 @@ class Linear(nn.Module):
         if self.packed is None and can_pack(self.weight):
             self.multiply = torch.ops.mkldnn._linear_pointwise.default
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
+            self.doubles_lone_rows = self.in_features > MAX_LONE_INPUTS and self.weight.dtype.itemsize == 2
             del self.weight
         return self.packed is not None
 
