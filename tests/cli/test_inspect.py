@@ -40,6 +40,16 @@ def test_a_target(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["config"]["num_kv_heads"] == 2
 
 
+def test_what_was_not_used_is_said(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(model, "config.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"a_field_of_tomorrow": 7}))
+    assert main(["inspect", model]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  note ")]
+    assert "a_field_of_tomorrow" in line
+    assert main(["inspect", model, "--json"]) == 0
+    assert any("a_field_of_tomorrow" in note for note in json.loads(capsys.readouterr().out)["notes"])
+
+
 def test_a_drafter(model: str, drafter: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", drafter, "--target", model]) == 0
     assert "specforge dialect" in capsys.readouterr().out

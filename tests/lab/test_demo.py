@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from engine.tiny import OracleDrafter, engine, tiny_target
 from outpace import LLM, Chunk, SamplingParams
 from outpace.errors import ConfigError, RequestError
-from outpace.lab.demo import DemoSettings, run_demo
+from outpace.lab import demo
+from outpace.lab.demo import Contender, DemoSettings, run_demo
 from outpace.lab.lossless import Tape, judge
 from outpace.lab.phases import measure_phases
 from outpace.lab.timing import Timing, time_answer
@@ -96,6 +98,24 @@ def test_the_report(llm: LLM) -> None:
     assert phases["draft"] > 0
     assert phases["verify"] > 0
     assert phases["cycle"] == pytest.approx(phases["draft"] + phases["verify"] + phases["rest"], rel=1e-2)
+
+
+def test_only_contenders_that_the_first_pass_did_not_run_are_warmed_up(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def contender(name: str) -> Contender:
+        def answer(ids: Sequence[int]) -> Timing:
+            calls.append(name)
+            return time_answer(llm, ids, SamplingParams(max_tokens=4))
+
+        return answer
+
+    names = ("another float32", "plain float32", "speculative float32")
+    monkeypatch.setattr(demo, "_contenders", lambda *_: {name: contender(name) for name in names})
+    run_demo(llm, PROMPTS, DemoSettings(max_tokens=4, num_rounds=1), Notes())
+    assert calls == ["another float32", *names * len(PROMPTS)]
 
 
 def test_without_a_drafter_there_is_nothing_to_show(llm: LLM) -> None:

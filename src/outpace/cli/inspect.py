@@ -49,7 +49,7 @@ def examine(args: argparse.Namespace) -> TargetAnatomy | DrafterAnatomy:
     """Takes what was named for a drafter if a target was named too.
 
     Raises:
-        ConfigError: it is a drafter and no target was named.
+        ConfigError: it is a drafter and no target was named, or it is a target and taps were.
     """
     source = locate(args.model, DESCRIBING_FILES)
     if args.target is not None:
@@ -57,4 +57,6 @@ def examine(args: argparse.Namespace) -> TargetAnatomy | DrafterAnatomy:
         return drafter_anatomy(args.model, args.target, target.config, args.aux_boundaries)
     if is_drafter(source):
         raise ConfigError(f"{args.model} is a drafter; name the model that it is for: --target MODEL")
+    if args.aux_boundaries is not None:
+        raise ConfigError(f"--aux-boundaries are a drafter's, and {args.model} is a target; leave them out")
     return replace(target_anatomy(source), shipped_drafter=shipped_drafter(source.name))

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     device = resolve_device(args.device)
     dtype = resolve_dtype(args.dtype, device)
     target = load_target(locate(args.target), dtype=dtype, device=device)
-    args.out.mkdir(parents=True, exist_ok=True)
+    _make(args.out)
     with Journal(args.out / "metrics.jsonl", show=sys.stderr) as journal:
         store = AnswerStore(args.out / "answers")
         if not args.resume:
@@ -81,6 +81,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(summary))
     return 0
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {folder} cannot be made ({error.strerror}); name a directory, new or old") from None
 
 
 def _train_config(args: argparse.Namespace) -> TrainConfig:

@@ -19,7 +19,8 @@ import torch
 from outpace.config import EngineConfig, SamplingParams
 from outpace.engine.devices import resolve_device, resolve_dtype
 from outpace.engine.engine import Engine, Update
-from outpace.engine.memory import bytes_per_page, free_bytes, num_pages
+from outpace.engine.memory import bytes_per_page, check_pages, free_bytes, num_pages
+from outpace.engine.progress import Progress
 from outpace.engine.results import Chunk, RequestStats, Result
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError, RequestError
@@ -66,6 +67,10 @@ class LLM:
         place = resolve_device(device)
         kind = resolve_dtype(dtype, place)
         drafter_name = shipped_drafter(source.name) if drafter == "auto" else drafter
+        if drafter_name is None and aux_boundaries is not None:
+            raise ConfigError(
+                f"aux_boundaries are a drafter's, and {model} runs without one; name it, or leave them out"
+            )
         target = load_target(source, dtype=kind, device=place)
         loaded = None
         if drafter_name is not None:
@@ -107,16 +112,19 @@ class LLM:
     def _resolve(self, config: EngineConfig) -> EngineConfig:
         limit = self.target.config.max_positions
         if config.max_context is not None and config.max_context > limit:
-            raise ConfigError(f"max_context is {config.max_context}; the model was made for {limit} positions")
+            raise ConfigError(
+                f"max_context is {config.max_context}; the model was made for {limit} positions: lower it, or leave "
+                "it out"
+            )
         max_context = config.max_context or limit
         k = config.k if self.drafter is not None else 0
-        pages = config.num_pages or num_pages(
-            free_bytes(self.device),
-            config.memory_fraction,
-            bytes_per_page(self.target.model, self.drafter, config.page_size, self.dtype),
-            -(-max_context // config.page_size),
-            config.max_rows,
-        )
+        free = free_bytes(self.device)
+        page_bytes = bytes_per_page(self.target.model, self.drafter, config.page_size, self.dtype)
+        if config.num_pages is not None:
+            pages = check_pages(config.num_pages, page_bytes, free)
+        else:
+            pages_per_row = -(-max_context // config.page_size)
+            pages = num_pages(free, config.memory_fraction, page_bytes, pages_per_row, config.max_rows)
         return replace(config, max_context=max_context, k=k, num_pages=pages)
 
     @property
@@ -177,6 +185,7 @@ class LLM:
         return {
             "model": self.target.source.name,
             "target": asdict(self.target.config),
+            "target_notes": list(self.target.notes),
             "drafter": None if self.drafter is None else self.drafter.wiring.describe(),
             "drafter_source": self.drafter_name,
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -207,14 +216,14 @@ class LLM:
         """Steps until all the given requests are finished; all updates of each."""
         num_finished = num_tokens = 0
         wanted = set(ids)
+        shown = Progress(len(wanted), sys.stderr) if progress else None
         while num_finished < len(wanted):
             for update in self._step():
                 if update.request_id in wanted:
                     num_tokens += len(update.token_ids)
                     num_finished += update.finish_reason is not None
-            if progress:
-                line = f"\r{num_finished}/{len(wanted)} answers, {num_tokens} tokens"
-                print(line, end="\n" if num_finished == len(wanted) else "", file=sys.stderr, flush=True)
+            if shown is not None:
+                shown.show(num_finished, num_tokens)
         return {i: list(self._inboxes[i]) for i in ids}
 
     def _result(self, prompt_ids: Sequence[int], updates: list[Update]) -> Result:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from outpace.errors import EngineError
+from outpace.errors import ConfigError, EngineError
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 
@@ -33,6 +33,20 @@ def free_bytes(device: torch.device) -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def check_pages(num_pages: int, page_bytes: int, free: int) -> int:
+    """A number of pages that a user asked for.
+
+    Raises:
+        ConfigError: they are more than the free memory.
+    """
+    if num_pages * page_bytes > free:
+        raise ConfigError(
+            f"num_pages is {num_pages}, which takes {num_pages * page_bytes / 2**30:.1f} GiB; {free / 2**30:.1f} GiB "
+            f"are free: give at most {free // page_bytes}, or leave it out"
+        )
+    return num_pages
 
 
 def num_pages(free: int, fraction: float, page_bytes: int, pages_per_row: int, max_rows: int) -> int:

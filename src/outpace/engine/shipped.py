@@ -8,6 +8,6 @@ _FOLDER = Path(__file__).parent.parent / "drafters"
 
 
 def shipped_drafter(model: str) -> str | None:
-    """Directory of the drafter shipped for a model's alias, or None."""
-    path = _FOLDER / model
-    return str(path) if (path / "config.json").is_file() else None
+    """Directory of the drafter shipped for a model's alias, or None; a path to a model is no alias."""
+    aliases = {path.parent.name: path.parent for path in _FOLDER.glob("*/config.json")}
+    return str(aliases[model]) if model in aliases else None

@@ -8,7 +8,7 @@ plain decoding that this engine has on the machine, whatever number format that 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -83,11 +83,11 @@ def run_demo(llm: LLM, prompts: Sequence[str], settings: DemoSettings, watcher: 
     encoded = [_encode(llm, prompt) for prompt in prompts]
     plain = LLM.from_parts(llm.target, None, llm.config)
     params = SamplingParams(max_tokens=settings.max_tokens)
-    verdict = _show(plain, llm, prompts, encoded, params, watcher)
+    verdict, warm = _show(plain, llm, prompts, encoded, params, watcher)
     watcher.progress("taking the cycles apart")
     phases = _phases(llm, encoded, params)
     contenders = _contenders(plain, llm, params, settings, watcher)
-    timings = _time_all(contenders, encoded, settings.num_rounds, watcher)
+    timings = _time_all(contenders, warm, encoded, settings.num_rounds, watcher)
     return DemoReport(
         model=llm.describe(),
         machine=facts,
@@ -114,8 +114,8 @@ def _show(
     encoded: Sequence[Sequence[int]],
     params: SamplingParams,
     watcher: Watcher,
-) -> Verdict:
-    """The first pass: answers appear, and their logits are compared."""
+) -> tuple[Verdict, frozenset[str]]:
+    """The first pass: answers appear, and their logits are compared. Also names the contenders that it warmed up."""
     pairs: list[tuple[Taped, Taped]] = []
     tapes = {PLAIN: Tape(plain), SPECULATIVE: Tape(speculative)}
     for prompt, ids in zip(prompts, encoded, strict=True):
@@ -126,7 +126,8 @@ def _show(
             watcher.end(who, timing)
             answers.append(taped)
         pairs.append((answers[0], answers[1]))
-    return judge(pairs, exact=str(plain.dtype) == "torch.float32")
+    verdict = judge(pairs, exact=str(plain.dtype) == "torch.float32")
+    return verdict, frozenset({_contender(PLAIN, plain), _contender(SPECULATIVE, speculative)})
 
 
 def _phases(llm: LLM, encoded: Sequence[Sequence[int]], params: SamplingParams) -> Phases:
@@ -141,16 +142,16 @@ def _contenders(
     def of(llm: LLM) -> Contender:
         return lambda ids: time_answer(llm, ids, params)
 
-    contenders = {f"{PLAIN} {_dtype(plain)}": of(plain), f"{SPECULATIVE} {_dtype(speculative)}": of(speculative)}
+    contenders = {_contender(PLAIN, plain): of(plain), _contender(SPECULATIVE, speculative): of(speculative)}
     if settings.compare and plain.device.type == "cpu":
         other = "bfloat16" if _dtype(plain) == "float32" else "float32"
         watcher.progress(f"loading the model in {other} too")
-        source = plain.target.source
-        contenders[f"{PLAIN} {other}"] = of(_plain_in(source.name, other, plain))
+        second = _plain_in(plain.target.source.name, other, plain)
+        contenders[_contender(PLAIN, second)] = of(second)
     if settings.compare and reference.available():
         watcher.progress("loading the model into transformers")
         theirs = reference.Reference(plain)
-        contenders[f"{TRANSFORMERS} {_dtype(plain)}"] = lambda ids: theirs.time_answer(ids, params.max_tokens)
+        contenders[_contender(TRANSFORMERS, plain)] = lambda ids: theirs.time_answer(ids, params.max_tokens)
     return contenders
 
 
@@ -159,12 +160,16 @@ def _plain_in(model: str, dtype: str, like: LLM) -> LLM:
 
 
 def _time_all(
-    contenders: dict[str, Contender], encoded: Sequence[Sequence[int]], num_rounds: int, watcher: Watcher
+    contenders: dict[str, Contender],
+    warm: Collection[str],
+    encoded: Sequence[Sequence[int]],
+    num_rounds: int,
+    watcher: Watcher,
 ) -> dict[str, list[list[Timing]]]:
-    """Timings of each contender, by prompt and round. Those that the first pass did not run answer once to warm up."""
+    """Timings of each contender, by prompt and round. Those that are not `warm` answer once, untimed, before."""
     names = list(contenders)
     timings: dict[str, list[list[Timing]]] = {name: [[] for _ in encoded] for name in names}
-    for name in names[2:]:
+    for name in (name for name in names if name not in warm):
         watcher.progress(f"warming up {name}")
         contenders[name](encoded[0][:])
     for prompt, ids in enumerate(encoded):
@@ -185,6 +190,11 @@ def _measured(name: str, runs: Sequence[Sequence[Timing]]) -> Measured:
         ),
         cycles=tuple(rounds[0].cycles for rounds in runs),
     )
+
+
+def _contender(kind: str, llm: LLM) -> str:
+    """What answers, and in which number format."""
+    return f"{kind} {_dtype(llm)}"
 
 
 def _dtype(llm: LLM) -> str:
