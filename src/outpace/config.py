@@ -7,13 +7,52 @@ by `engine.llm`, into a new object that is kept and shown.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
+from typing import Any
 
-from outpace.errors import ConfigError, RequestError
+from outpace.errors import ConfigError, OutpaceError, RequestError
 
 MAX_K = 15
 """Longest draft chain: verify then feeds 16 tokens a row, one tile."""
 
 MAX_SEED = 2**63 - 1
+MAX_TOKENS = 1 << 24
+"""Longest context, and so the longest answer."""
+MAX_TOP_K = 2**31 - 1
+MAX_STOP_TOKENS = 4096
+GREEDY_BELOW = 1e-5
+"""Temperatures below this decode greedily: logits divided by less would overflow, and no other token has a chance."""
+
+
+def _set_integers(settings: Any, error: type[OutpaceError], limits: dict[str, tuple[int, int]]) -> None:
+    """Checks integer fields of a frozen dataclass (None passes) and makes NumPy's and torch's integers plain ones.
+
+    Raises:
+        error: a value is no integer, or out of its range.
+    """
+    for name, (low, high) in limits.items():
+        value = getattr(settings, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise error(f"{name} is {value!r}; it must be an integer in {low} … {high}")
+        if not low <= value <= high:
+            raise error(f"{name} is {value}; it must lie in {low} … {high}")
+        object.__setattr__(settings, name, index(value))
+
+
+def _set_real(settings: Any, error: type[OutpaceError], name: str, low: float, high: float) -> None:
+    """Checks a real field of a frozen dataclass and makes it a float.
+
+    Raises:
+        error: the value is no number, or out of its range.
+    """
+    value = getattr(settings, name)
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise error(f"{name} is {value!r}; it must be a number in {low:g} … {high:g}")
+    if not low <= float(value) <= high:
+        raise error(f"{name} is {value}; it must lie in {low:g} … {high:g}")
+    object.__setattr__(settings, name, float(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +81,16 @@ class EngineConfig:
     """Keep finished requests' pages and reuse them for prompts that begin alike."""
 
     def __post_init__(self) -> None:
-        limits = (
-            ("k", self.k, 0, MAX_K),
-            ("page_size", self.page_size, 1, 1024),
-            ("max_rows", self.max_rows, 1, 4096),
-            ("prefill_chunk", self.prefill_chunk, 1, 1 << 20),
-            ("max_context", 2 if self.max_context is None else self.max_context, 2, 1 << 24),
-            ("num_pages", 2 if self.num_pages is None else self.num_pages, 2, 1 << 28),
-        )
-        for name, value, low, high in limits:
-            if not low <= value <= high:
-                raise ConfigError(f"{name} is {value}; it must lie in {low} … {high}")
-        if not 0.0 < self.memory_fraction <= 1.0:
-            raise ConfigError(f"memory_fraction is {self.memory_fraction}; it must lie in 0 … 1, above 0")
+        limits = {
+            "k": (0, MAX_K),
+            "page_size": (1, 1024),
+            "max_rows": (1, 4096),
+            "prefill_chunk": (1, 1 << 20),
+            "max_context": (2, MAX_TOKENS),
+            "num_pages": (2, 1 << 28),
+        }
+        _set_integers(self, ConfigError, limits)
+        _set_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +105,9 @@ class SamplingParams:
     """
 
     max_tokens: int = 256
+    """Longest answer; the context's end may come sooner."""
     temperature: float = 0.0
-    """0 is greedy."""
+    """0 is greedy, and so is everything below 1e-5."""
     top_k: int = 0
     """0 keeps all."""
     top_p: float = 1.0
@@ -83,17 +120,23 @@ class SamplingParams:
     """Most drafts per cycle for this request; 0 decodes it plainly, None leaves it to the engine."""
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {self.max_tokens}; it must be at least 1")
-        if not 0.0 <= self.temperature <= 100.0:
-            raise RequestError(f"temperature is {self.temperature}; it must lie in 0 … 100")
-        if self.top_k < 0:
-            raise RequestError(f"top_k is {self.top_k}; it must be 0 (all) or more")
-        if not 0.0 < self.top_p <= 1.0:
-            raise RequestError(f"top_p is {self.top_p}; it must lie in 0 … 1, above 0")
-        if not 0.0 <= self.min_p <= 1.0:
-            raise RequestError(f"min_p is {self.min_p}; it must lie in 0 … 1")
-        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
-            raise RequestError(f"seed is {self.seed}; it must lie in 0 … 2^63-1")
-        if self.max_k is not None and not 0 <= self.max_k <= MAX_K:
-            raise RequestError(f"max_k is {self.max_k}; it must lie in 0 … {MAX_K}")
+        limits = {
+            "max_tokens": (1, MAX_TOKENS),
+            "top_k": (0, MAX_TOP_K),
+            "seed": (0, MAX_SEED),
+            "max_k": (0, MAX_K),
+        }
+        _set_integers(self, RequestError, limits)
+        _set_real(self, RequestError, "temperature", 0.0, 100.0)
+        _set_real(self, RequestError, "top_p", 1e-9, 1.0)
+        _set_real(self, RequestError, "min_p", 0.0, 1.0)
+        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
+            raise RequestError(f"stop_token_ids are {len(self.stop_token_ids)}; there may be {MAX_STOP_TOKENS}")
+        for token in self.stop_token_ids:
+            if isinstance(token, bool) or not hasattr(token, "__index__"):
+                raise RequestError(f"stop_token_ids holds {token!r}; it must hold token ids")
+        object.__setattr__(self, "stop_token_ids", tuple(map(index, self.stop_token_ids)))
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW

@@ -55,6 +55,9 @@ class FakeLLM:
                 stats=stats(index),
             )
 
+    def encode(self, prompt: str | Sequence[dict[str, str]]) -> list[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else self.tokenizer.encode_chat(prompt)
+
     def describe(self) -> dict[str, Any]:
         return {"model": "fake"}
 
@@ -64,9 +67,8 @@ def stats(cycles: int) -> RequestStats:
     return RequestStats(
         cycles=cycles,
         emitted=2 * cycles,
-        drafted=4 * cycles,
-        accepted=cycles,
-        acceptance_by_position=(1.0, 0.0, 0.0, 0.0),
+        drafted_at=(cycles,) * 4,
+        accepted_at=(cycles, 0, 0, 0),
         reused=0,
     )
 

@@ -131,6 +131,17 @@ def test_more_pages_than_there_are_is_refused_with_the_remedy() -> None:
         lambda: EngineConfig(memory_fraction=0.0),
         lambda: EngineConfig(page_size=0),
         lambda: engine(tiny_target(), max_context=129),
+        lambda: SamplingParams(top_k=2**63),
+        lambda: SamplingParams(top_k=2.5),  # type: ignore[arg-type]
+        lambda: SamplingParams(max_k=1.5),  # type: ignore[arg-type]
+        lambda: SamplingParams(seed=1.5),  # type: ignore[arg-type]
+        lambda: SamplingParams(max_tokens=float("nan")),  # type: ignore[arg-type]
+        lambda: SamplingParams(temperature=float("nan")),
+        lambda: SamplingParams(temperature="0"),  # type: ignore[arg-type]
+        lambda: SamplingParams(max_tokens=True),
+        lambda: SamplingParams(stop_token_ids=(1.5,)),  # type: ignore[arg-type]
+        lambda: EngineConfig(k=2.5),  # type: ignore[arg-type]
+        lambda: EngineConfig(page_size="16"),  # type: ignore[arg-type]
     ],
 )
 def test_settings_out_of_range_are_refused(make: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.tiny import engine, tiny_drafter, tiny_target
+from engine.tiny import VOCAB, engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
 from outpace.engine.pages import Pages
 
@@ -26,7 +26,9 @@ def assert_all_back(llm: LLM) -> None:
 
 ACTIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.integers(1, 40), st.integers(1, 20), st.sampled_from([0, 1, None])),
+        st.tuples(
+            st.just("add"), st.integers(0, 1), st.integers(1, 40), st.integers(1, 20), st.sampled_from([0, 1, None])
+        ),
         st.tuples(st.just("step"), st.integers(1, 6)),
         st.tuples(st.just("abort"), st.integers(0, 20)),
     ),
@@ -40,11 +42,10 @@ def test_every_page_comes_back(actions: list[tuple[object, ...]], num_pages: int
     target = _TARGET
     llm = engine(target, _DRAFTER if k else None, num_pages=num_pages, max_rows=max_rows, k=k, page_size=4)
     alive: list[int] = []
-    generator = torch.Generator().manual_seed(0)
     for action in actions:
         match action:
-            case ("add", int(length), int(max_tokens), max_k):
-                prompt = torch.randint(0, 3, (length,), generator=generator).tolist()  # three ids: prefixes collide
+            case ("add", int(which), int(length), int(max_tokens), max_k):
+                prompt = _PROMPTS[which][:length]  # two texts: requests begin alike or are the same
                 params = SamplingParams(max_tokens=max_tokens, max_k=max_k, stop_token_ids=(5,))  # type: ignore[arg-type]
                 alive.append(llm.engine.add(prompt, params))
             case ("step", int(times)):
@@ -57,6 +58,7 @@ def test_every_page_comes_back(actions: list[tuple[object, ...]], num_pages: int
     assert_all_back(llm)
 
 
+_PROMPTS = torch.randint(0, VOCAB, (2, 40), generator=torch.Generator().manual_seed(0)).tolist()
 _TARGET = tiny_target(seed=30)
 _DRAFTER = tiny_drafter(_TARGET)
 
@@ -96,6 +98,14 @@ def test_the_least_recently_used_leaf_goes_first_and_held_pages_never() -> None:
     assert len(pages.match([5, 6, 0], needs_drafter=False)) == 2
     assert pages.take(1) is None
     assert len(in_use) == 2
+
+
+def test_equal_prompts_side_by_side_leave_no_page_stuck() -> None:
+    llm = engine(tiny_target(), num_pages=9, max_rows=2, page_size=4)
+    for first in range(12):
+        prompt = [first] * 9
+        llm.generate([prompt, prompt], [SamplingParams(max_tokens=2), SamplingParams(max_tokens=5)])
+    assert_all_back(llm)
 
 
 def test_a_page_released_twice_is_a_bug_that_shows() -> None:

@@ -8,9 +8,11 @@ from outpace import RequestStats, Result
 from outpace.lab.acceptance import figures, overall, summarise
 
 
-def result(tokens: Sequence[int], cycles: int, rates: tuple[float, ...] = (0.5, 0.25)) -> Result:
+def result(
+    tokens: Sequence[int], cycles: int, drafted_at: tuple[int, ...] = (), accepted_at: tuple[int, ...] = ()
+) -> Result:
     emitted = len(tokens) - 1
-    stats = RequestStats(cycles=cycles, emitted=emitted, drafted=0, accepted=0, acceptance_by_position=rates, reused=0)
+    stats = RequestStats(cycles=cycles, emitted=emitted, drafted_at=drafted_at, accepted_at=accepted_at, reused=0)
     return Result(prompt_ids=(1,), token_ids=tuple(tokens), text="", finish_reason="stop", stats=stats)
 
 
@@ -27,9 +29,9 @@ def test_both_means_and_both_selections() -> None:
     assert report.without_loops.num_answers == 1
 
 
-def test_acceptance_by_position_weighs_by_cycles() -> None:
-    found = figures([result(STRAIGHT, 30, (1.0, 0.5)), result(STRAIGHT, 10, (0.0,))])
-    assert found.acceptance_by_position == pytest.approx((0.75, 0.5))
+def test_acceptance_by_position_is_accepted_over_drafted() -> None:
+    found = figures([result(STRAIGHT, 30, (30, 20), (24, 5)), result(STRAIGHT, 10, (10,), (6,))])
+    assert found.acceptance_by_position == pytest.approx((30 / 40, 5 / 20))
 
 
 def test_answers_of_one_token_ran_no_cycle() -> None:

@@ -17,7 +17,7 @@ from outpace.training.conversations import Conversation
 from outpace.training.prompts import Prompt
 from training.learnable import END, LetterTokenizer, engine, learnable_target
 
-STATS = RequestStats(cycles=1, emitted=1, drafted=0, accepted=0, acceptance_by_position=(), reused=0)
+STATS = RequestStats(cycles=1, emitted=1, drafted_at=(), accepted_at=(), reused=0)
 
 
 def prompt(text: str, *followups: str) -> Prompt:

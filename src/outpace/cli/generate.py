@@ -75,12 +75,11 @@ def encode(llm: LLM, args: argparse.Namespace, text: str) -> list[int]:
     """
     if args.ids:
         return _parse_ids(text)
-    tokenizer = llm.tokenizer
-    if tokenizer is None:
+    if llm.tokenizer is None:
         raise RequestError(f"{args.model} came without a tokenizer: give token ids, with --ids")
-    if args.chat or (not args.raw and tokenizer.chat_template is not None):
-        return tokenizer.encode_chat([{"role": "user", "content": text}])
-    return tokenizer.encode(text)
+    if args.chat or (not args.raw and llm.tokenizer.chat_template is not None):
+        return llm.encode([{"role": "user", "content": text}])
+    return llm.encode(text)
 
 
 def _parse_ids(text: str) -> list[int]:

@@ -53,6 +53,7 @@ class Engine:
         self.scheduler = Scheduler(config, self.pages, self._draftable)
         self._runner = Runner(pair, config)
         self._sequences: dict[int, Sequence] = {}
+        self._updates: list[Update] = []
         self._ids = count()
 
     @property
@@ -64,12 +65,9 @@ class Engine:
         """Queues a request and returns its id.
 
         Raises:
-            RequestError: the prompt is empty, too long for the context or the pages, or holds an unknown token id.
+            RequestError: `check` says why.
         """
-        self._check_prompt(prompt_ids)
-        self._check_ids("stop_token_ids", params.stop_token_ids)
-        max_tokens = min(params.max_tokens, self._max_context - len(prompt_ids))
-        self._check_pages(len(prompt_ids), max_tokens)
+        max_tokens = self.check(prompt_ids, params)
         seed = secrets.randbelow(MAX_SEED) if params.seed is None else params.seed
         request = Request(id=next(self._ids), prompt_ids=tuple(prompt_ids), params=params, seed=seed)
         eos = () if params.ignore_eos else self._pair.target.config.eos_token_ids
@@ -79,24 +77,43 @@ class Engine:
         self.scheduler.add(sequence)
         return request.id
 
+    def check(self, prompt_ids: Tokens[int], params: SamplingParams) -> int:
+        """How many tokens a request may be answered with: `max_tokens`, or what the context leaves.
+
+        Raises:
+            RequestError: the prompt is empty, too long for the context or the pages, or holds an unknown token id.
+        """
+        self._check_prompt(prompt_ids)
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        max_tokens = min(params.max_tokens, self._max_context - len(prompt_ids))
+        self._check_pages(len(prompt_ids), max_tokens)
+        return max_tokens
+
     def abort(self, request_id: int) -> None:
-        """Ends a request at once and frees its pages; an id that is not in the engine is nobody's fault."""
+        """Ends a request at once and frees its pages. Nothing happens if it is finished already."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self.scheduler.remove(sequence)
 
     def step(self) -> list[Update]:
-        """One forward: schedule, run, collect. Returns what it did to each request in it."""
-        if not self.busy:
-            return []
-        plan, sequences = self.scheduler.next()
-        outcome = self._runner.run(plan)
-        return self._collect(plan, sequences, outcome)
+        """One forward: schedule, run, collect. Returns what it did to each request in it.
 
-    def _collect(self, plan: Plan, sequences: list[Sequence], outcome: Outcome) -> list[Update]:
+        If it raises (an interrupt too), no token is lost and none is wrong: the next step goes on from the tokens that
+        every request has.
+        """
+        if self.busy:
+            try:
+                plan, sequences = self.scheduler.next()
+                self._collect(plan, sequences, self._runner.run(plan))
+            except BaseException:
+                self.scheduler.restart()
+                raise
+        updates, self._updates = self._updates, []
+        return updates
+
+    def _collect(self, plan: Plan, sequences: list[Sequence], outcome: Outcome) -> None:
         tokens = outcome.tokens_BS.tolist()
         num_emitted = outcome.num_emitted_B.tolist()
-        updates = []
         for index, sequence in enumerate(sequences):
             run = tokens[index][: num_emitted[index]]
             if plan.chunks:
@@ -104,8 +121,7 @@ class Engine:
             else:
                 kept = self._collect_cycle(plan, sequence, run)
             if kept:
-                updates.append(self._update(sequence, kept))
-        return updates
+                self._updates.append(self._update(sequence, kept))
 
     def _collect_chunk(self, plan: Plan, sequence: Sequence, num_tokens: int, run: list[int]) -> list[int]:
         sequence.num_cached += num_tokens

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from operator import index
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ class LLM:
         target = load_target(source, dtype=kind, device=place)
         loaded = None
         if drafter_name is not None:
-            boundaries = None if aux_boundaries is None else tuple(aux_boundaries)
+            boundaries = None if aux_boundaries is None else _boundaries(aux_boundaries)
             loaded = load_drafter(drafter_name, target.model, dtype=kind, device=place, aux_boundaries=boundaries)
             loaded.pack()
         target.model.pack()
@@ -148,9 +149,8 @@ class LLM:
         Raises:
             RequestError: a prompt or its parameters cannot be served; nothing was started.
         """
-        listed = _listed(prompts)
-        settings = _one_each(params, len(listed))
-        encoded = [self._encode(prompt) for prompt in listed]
+        encoded = [self.encode(prompt) for prompt in _listed(prompts)]
+        settings = _one_each(params, len(encoded))
         ids: list[int] = []
         try:
             for prompt, setting in zip(encoded, settings, strict=True):
@@ -162,11 +162,24 @@ class LLM:
 
     def chat(self, messages: Messages, params: SamplingParams | None = None) -> Result:
         """Answers a conversation, rendered with the model's chat template."""
-        return self.generate([self._tokens_of(messages)], params)[0]
+        return self.generate([self.encode(messages)], params)[0]
 
     def stream(self, prompt: Prompt | Messages, params: SamplingParams | None = None) -> Iterator[Chunk]:
-        """Yields an answer while it is written; `prompt` may be a conversation. Leaving the loop aborts the request."""
-        request_id = self._add(self._encode(prompt), params or SamplingParams())
+        """An answer while it is written, begun when the first chunk is asked for. Leaving the loop aborts the request.
+
+        Args:
+            prompt: a text (no chat template is applied), token ids, or a conversation.
+            params: how to answer.
+
+        Raises:
+            RequestError: the prompt or its parameters cannot be served.
+        """
+        prompt_ids, params = self.encode(prompt), params or SamplingParams()
+        self.engine.check(prompt_ids, params)
+        return self._chunks(prompt_ids, params)
+
+    def _chunks(self, prompt_ids: list[int], params: SamplingParams) -> Iterator[Chunk]:
+        request_id = self._add(prompt_ids, params)
         decoder = IncrementalDecoder(self.tokenizer) if self.tokenizer is not None else None
         inbox = self._inboxes[request_id]
         try:
@@ -179,6 +192,22 @@ class LLM:
                     return
         finally:
             self._forget([request_id])
+
+    def encode(self, prompt: Prompt | Messages) -> list[int]:
+        """Token ids of a text (with the model's special tokens around it), a conversation, or token ids.
+
+        Raises:
+            RequestError: it is none of these, or the model lacks the tokenizer or chat template for it.
+        """
+        if isinstance(prompt, str):
+            return self._require_tokenizer().encode(prompt, add_special=True)
+        items: list[Any] = list(prompt)
+        if items and all(isinstance(item, dict) for item in items):
+            return self._require_tokenizer().encode_chat(items)
+        if all(map(_is_id, items)):
+            return [index(item) for item in items]
+        wrong = next(item for item in items if not _is_id(item))
+        raise RequestError(f"{wrong!r:.60} is no token id; a prompt is a text, a list of token ids, or a conversation")
 
     def describe(self) -> dict[str, Any]:
         """Every resolved choice, as plain data for JSON."""
@@ -238,19 +267,6 @@ class LLM:
             stats=RequestStats.of(last.counts, last.num_reused),
         )
 
-    def _encode(self, prompt: Prompt | Messages) -> list[int]:
-        if isinstance(prompt, str):
-            return self._require_tokenizer().encode(prompt, add_special=True)
-        messages = [item for item in prompt if not isinstance(item, int)]
-        if messages and len(messages) == len(prompt):
-            return self._tokens_of(messages)
-        if messages:
-            raise RequestError("the prompt mixes token ids with messages; give a text, token ids or messages")
-        return [item for item in prompt if isinstance(item, int)]
-
-    def _tokens_of(self, messages: Messages) -> list[int]:
-        return self._require_tokenizer().encode_chat(list(messages))
-
     def _require_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise RequestError(
@@ -275,19 +291,39 @@ def _chunk(update: Update, decoder: IncrementalDecoder | None) -> Chunk:
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A single prompt is a text, or a sequence that begins with a token id."""
+    """A text, or token ids and nothing else, is one prompt; everything else is a list of prompts."""
     if isinstance(prompts, str):
         return [prompts]
-    ids = [item for item in prompts if isinstance(item, int)]
-    return [ids] if ids else [item for item in prompts if not isinstance(item, int)]
+    items: list[Any] = list(prompts)
+    if items and all(map(_is_id, items)):
+        return [items]
+    for place, item in enumerate(items):
+        if not isinstance(item, Iterable) or isinstance(item, bytes | dict):
+            raise RequestError(f"prompt {place} is {item!r:.60}; each prompt is a text or a list of token ids")
+    return items
+
+
+def _is_id(item: object) -> bool:
+    """Any kind of integer: NumPy's and torch's too."""
+    return hasattr(item, "__index__") and not isinstance(item, bool)
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
-    if len(params) != num_prompts:
-        raise RequestError(f"{len(params)} sampling params for {num_prompts} prompts; give one, or one a prompt")
-    return list(params)
+    listed = list(params)
+    if len(listed) != num_prompts:
+        raise RequestError(f"{len(listed)} sampling params for {num_prompts} prompts; give one, or one a prompt")
+    for item in listed:
+        if not isinstance(item, SamplingParams):
+            raise RequestError(f"{item!r:.60} is no SamplingParams; give one, or one a prompt")
+    return listed
+
+
+def _boundaries(given: Sequence[int]) -> tuple[int, ...]:
+    if not all(map(_is_id, given)):
+        raise ConfigError(f"aux_boundaries are {list(given)}; they must be integers, as 2,15,27")
+    return tuple(map(index, given))
 
 
 def _engine_config(options: dict[str, Any]) -> EngineConfig:

@@ -6,10 +6,9 @@ tree gives up its least recently used leaves when a sequence needs pages. Page 0
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import count
 
 from outpace.kernels.kv import TRASH_PAGE
 
@@ -22,7 +21,6 @@ class _Node:
     page: int
     parent: _Node | None
     drafter_filled: bool
-    last_used: int
     children: dict[tuple[int, ...], _Node] = field(default_factory=dict)
 
 
@@ -41,10 +39,10 @@ class Pages:
         self._reuse = reuse
         self._free = [page for page in range(num_pages - 1, -1, -1) if page != TRASH_PAGE]
         self._holders = [0] * num_pages
-        self._root = _Node((), TRASH_PAGE, None, True, 0)
+        self._root = _Node((), TRASH_PAGE, None, True)
         self._node_of: dict[int, _Node] = {}
-        self._idle_leaves: list[tuple[int, int, _Node]] = []
-        self._clock = count(1)
+        self._idle_leaves: OrderedDict[int, _Node] = OrderedDict()
+        """By page, least recently used first: nodes without children whose page nobody but the tree holds."""
 
     @property
     def num_free(self) -> int:
@@ -77,13 +75,12 @@ class Pages:
         count: drafting over empty ones would cost acceptance.
         """
         node, pages = self._root, []
-        now = next(self._clock)
         for begin in range(0, len(tokens) - self.page_size, self.page_size):
             child = node.children.get(tuple(tokens[begin : begin + self.page_size]))
             if child is None or (needs_drafter and not child.drafter_filled):
                 break
-            child.last_used = now
             self._holders[child.page] += 1
+            self._idle_leaves.pop(child.page, None)
             pages.append(child.page)
             node = child
         return pages
@@ -100,29 +97,34 @@ class Pages:
         if not self._reuse:
             return
         node = self._root
-        now = next(self._clock)
         for index in range(num_target // self.page_size):
             begin, end = index * self.page_size, (index + 1) * self.page_size
-            node = self._adopt(node, tuple(tokens[begin:end]), pages[index], end <= num_drafter, now)
+            node = self._adopt(node, tuple(tokens[begin:end]), pages[index], end <= num_drafter)
 
-    def _adopt(self, parent: _Node, tokens: tuple[int, ...], page: int, filled: bool, now: int) -> _Node:
+    def _adopt(self, parent: _Node, tokens: tuple[int, ...], page: int, filled: bool) -> _Node:
         node = parent.children.get(tokens)
         if node is None:
-            node = parent.children[tokens] = _Node(tokens, page, parent, filled, now)
-            self._hold_in_tree(node, page)
+            node = parent.children[tokens] = _Node(tokens, page, parent, filled)
+            self._idle_leaves.pop(parent.page, None)
+            self._hold(node, page)
         elif filled and not node.drafter_filled:
-            old = node.page
-            self._hold_in_tree(node, page)
-            del self._node_of[old]
-            self._drop(old)
+            self._let_go(node)
+            self._hold(node, page)
             node.drafter_filled = True
-        node.last_used = now
+        self._update(node)
         return node
 
-    def _hold_in_tree(self, node: _Node, page: int) -> None:
+    def _hold(self, node: _Node, page: int) -> None:
+        """The tree takes a page for a node."""
         self._holders[page] += 1
         self._node_of[page] = node
         node.page = page
+
+    def _let_go(self, node: _Node) -> None:
+        """The tree gives a node's page back."""
+        del self._node_of[node.page]
+        self._idle_leaves.pop(node.page, None)
+        self._drop(node.page)
 
     def _drop(self, page: int) -> None:
         self._holders[page] -= 1
@@ -130,26 +132,24 @@ class Pages:
         if self._holders[page] == 0:
             self._free.append(page)
         elif page in self._node_of:
-            self._offer(self._node_of[page])
+            self._update(self._node_of[page])
 
-    def _offer(self, node: _Node) -> None:
-        """Notes a node that may be given up. What happens to it afterwards is checked when its turn comes."""
-        if self._idle(node):
-            heappush(self._idle_leaves, (node.last_used, node.page, node))
-
-    def _idle(self, node: _Node) -> bool:
-        return not node.children and self._holders[node.page] == 1 and self._node_of.get(node.page) is node
+    def _update(self, node: _Node) -> None:
+        """A node was used just now, or lost a holder or a child: if it is idle, it is the most recently used one."""
+        if not node.children and self._holders[node.page] == 1:
+            self._idle_leaves[node.page] = node
+            self._idle_leaves.move_to_end(node.page)
 
     def _evict(self, num_pages: int) -> bool:
         """Gives up idle leaves, least recently used first, until `num_pages` are freed or none is left."""
         while num_pages and self._idle_leaves:
-            last_used, page, node = heappop(self._idle_leaves)
-            if not (self._idle(node) and (last_used, page) == (node.last_used, node.page)):
-                continue
-            assert node.parent is not None
-            del node.parent.children[node.tokens], self._node_of[page]
-            self._drop(page)
-            if node.parent is not self._root:
-                self._offer(node.parent)
+            _, node = self._idle_leaves.popitem(last=False)
+            parent = node.parent
+            assert parent is not None
+            del parent.children[node.tokens]
+            self._let_go(node)
+            if parent is not self._root and not parent.children and self._holders[parent.page] == 1:
+                self._idle_leaves[parent.page] = parent
+                self._idle_leaves.move_to_end(parent.page, last=False)  # not used later than its child was
             num_pages -= 1
         return num_pages == 0

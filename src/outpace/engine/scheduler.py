@@ -53,6 +53,13 @@ class Scheduler:
         else:
             self._vacate(sequence)
 
+    def restart(self) -> None:
+        """After a forward that failed: nobody knows what the device holds, so all start over from their tokens."""
+        for sequence in reversed(list(self._admitted.values())):
+            self._vacate(sequence, remember=False)
+            self._waiting.appendleft(sequence)
+        self._flush()
+
     def next(self) -> tuple[Plan, list[Sequence]]:
         """The next forward and the sequences in its rows, in the same order. Only while `busy`."""
         self._admit()
@@ -62,16 +69,24 @@ class Scheduler:
             self._prefilled_last = True
             return self._plan_prefill(prefilling)
         self._prefilled_last = False
-        return self._plan_cycle(running)
+        planned = self._plan_cycle(running)
+        return planned if planned is not None else self.next()
 
     def _admit(self) -> None:
+        """Lets sequences in while there are rows, and pages for them and one more for each that is in already.
+
+        Without that reserve a preempted sequence would come back at once, only to be preempted again.
+        """
         while self._waiting and self._free_rows:
             sequence = self._waiting[0]
             reused = self._pages.match(sequence.tokens, needs_drafter=sequence.max_k > 0)
-            taken = self._pages.take(self._num_pages(len(sequence.tokens)) - len(reused))
+            missing = self._num_pages(len(sequence.tokens)) - len(reused)
+            taken = self._pages.take(missing + len(self._admitted))
             if taken is None:
                 self._pages.release(reused)
                 return
+            self._pages.release(taken[missing:])
+            del taken[missing:]
             self._waiting.popleft()
             self._admitted[sequence.request.id] = sequence
             self._settle(sequence, reused, taken)
@@ -113,12 +128,15 @@ class Scheduler:
         bound = max(s.num_cached + len(chunk) for s, chunk in zip(chosen, chunks, strict=True))
         return self._plan(chosen, bound, chunks=tuple(chunks)), chosen
 
-    def _plan_cycle(self, running: list[Sequence]) -> tuple[Plan, list[Sequence]]:
+    def _plan_cycle(self, running: list[Sequence]) -> tuple[Plan, list[Sequence]] | None:
+        """None if the only one running had to give its pages back, to start over with nobody else in the way."""
         for sequence in running:
             if sequence.max_k and self._draftable(sequence.num_cached) == 0:
                 sequence.max_k = 0
         k = max(min(self._config.k, s.max_k) for s in running)
         chosen = self._reserve(running, k)
+        if not chosen:
+            return None
         bound = max(s.num_cached for s in chosen) + k + 1
         return self._plan(chosen, bound, k=k), chosen
 
@@ -140,10 +158,11 @@ class Scheduler:
         self._waiting.appendleft(sequence)
         self.num_preempted += 1
 
-    def _vacate(self, sequence: Sequence) -> None:
+    def _vacate(self, sequence: Sequence, *, remember: bool = True) -> None:
         """Offers the computed pages to later prompts, this sequence's own return among them, and lets them go."""
         del self._admitted[sequence.request.id]
-        self._pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, sequence.num_drafter)
+        if remember:
+            self._pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, sequence.num_drafter)
         self._pages.release(sequence.pages)
         self._free_rows.append(sequence.row)
         sequence.row, sequence.pages, sequence.primed = -1, [], False
@@ -153,7 +172,7 @@ class Scheduler:
         self, chosen: list[Sequence], bound: int, *, k: int = 0, chunks: tuple[tuple[int, ...], ...] = ()
     ) -> Plan:
         params = [s.request.params for s in chosen]
-        sampled = [p for p in params if p.temperature > 0]
+        sampled = [p for p in params if not p.greedy]
         changes = self._flush()
         return Plan(
             rows=tuple(s.row for s in chosen),

@@ -51,7 +51,10 @@ def slots_of(positions_BS: Tensor, page_table_BP: Tensor, page_size: int) -> Ten
 
 
 def write_kv(cache: KVCache, layer: int, k_BSHD: Tensor, v_BSHD: Tensor, slots_BS: Tensor) -> None:
-    """Stores one layer's new keys and values at their slots. Of several tokens with one trash slot, any wins."""
+    """Stores one layer's new keys and values at their slots. Of several tokens with one trash slot, any wins.
+
+    What is not finite becomes 0: a masked slot still enters a product, and whoever gets the page next would inherit it.
+    """
     slots = slots_BS.flatten()
-    cache.keys_LNHD[layer].index_copy_(0, slots, k_BSHD.flatten(0, 1))
-    cache.values_LNHD[layer].index_copy_(0, slots, v_BSHD.flatten(0, 1))
+    cache.keys_LNHD[layer].index_copy_(0, slots, k_BSHD.flatten(0, 1).nan_to_num(0.0, 0.0, 0.0))
+    cache.values_LNHD[layer].index_copy_(0, slots, v_BSHD.flatten(0, 1).nan_to_num(0.0, 0.0, 0.0))

@@ -18,7 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from outpace.config import GREEDY_BELOW
+
 _LOW32 = 0xFFFFFFFF
+_FIXED_POINT = 2.0**40
+"""Scale of summed probabilities, relative to the best token's: 2^22 tokens as likely as it do not overflow int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +69,12 @@ def _ordered_bits(x: Tensor) -> Tensor:
 
 
 def _threshold(keys: Tensor, weights: Tensor, need: Tensor) -> Tensor:
-    """Largest key t, [..., 1], for which the weights of all keys ≥ t sum to at least `need` [..., 1]."""
-    low = torch.full_like(need, -(2**31), dtype=torch.int64)
+    """Largest key t, [..., 1], for which the int64 weights of all keys ≥ t sum to at least `need` [..., 1]."""
+    low = torch.full_like(need, -(2**31))
     high = torch.full_like(low, 2**31 - 1)
     for _ in range(32):
         middle = (low + high + 1) >> 1
-        enough = torch.where(keys >= middle, weights, 0.0).sum(-1, keepdim=True) >= need
+        enough = torch.where(keys >= middle, weights, 0).sum(-1, keepdim=True) >= need
         low = torch.where(enough, middle, low)
         high = torch.where(enough, high, middle - 1)
     return low
@@ -79,23 +83,25 @@ def _threshold(keys: Tensor, weights: Tensor, need: Tensor) -> Tensor:
 def truncate(logits_BSV: Tensor, sampling: Sampling) -> Tensor:
     """Sets to -inf what top-k, then top-p, then min-p leave out; float32 logits after temperature, [B, S, V].
 
-    A top-k of 0, a top-p of 1 and a min-p of 0 leave a row as it is.
+    A top-k of 0, a top-p of 1 and a min-p of 0 leave a row as it is. Probabilities are summed in fixed point, so that
+    the sum does not depend on the order that a device adds in for one shape or another.
     """
     x = logits_BSV
     keys = _ordered_bits(x)
     V = x.shape[-1]
-    top_k = torch.where(sampling.top_k_B > 0, sampling.top_k_B, V).clamp(max=V).float()[:, None, None]
-    kept = keys >= _threshold(keys, torch.ones_like(x), top_k.expand(*x.shape[:2], 1))
+    top_k = torch.where(sampling.top_k_B > 0, sampling.top_k_B, V).clamp(max=V)[:, None, None]
+    kept = keys >= _threshold(keys, torch.ones_like(keys, dtype=torch.int64), top_k.expand(*x.shape[:2], 1))
     weights = torch.where(kept, (x - x.amax(-1, keepdim=True)).exp(), 0.0)
-    need = sampling.top_p_B[:, None, None] * weights.sum(-1, keepdim=True)
-    nucleus = keys >= _threshold(keys, weights, need)
+    shares = (weights * _FIXED_POINT).long()
+    need = (sampling.top_p_B.double()[:, None, None] * shares.sum(-1, keepdim=True)).long().clamp(min=1)
+    nucleus = keys >= _threshold(keys, shares, need)
     kept &= nucleus | (sampling.top_p_B >= 1.0)[:, None, None]
     kept &= weights >= sampling.min_p_B[:, None, None]  # the best token's weight is 1
     return x.masked_fill(~kept, -torch.inf)
 
 
 def choose(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None = None) -> Tensor:
-    """Index into V of each position's token, int64 [B, S]; rows of temperature 0 take the argmax.
+    """Index into V of each position's token, int64 [B, S]; greedy rows take the argmax.
 
     Args:
         logits_BSV: any float dtype.
@@ -105,7 +111,7 @@ def choose(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: T
     """
     if not sampling.any_sampled:
         return logits_BSV.argmax(-1)
-    greedy = (sampling.temperature_B == 0)[:, None, None]
+    greedy = (sampling.temperature_B < GREEDY_BELOW)[:, None, None]
     x = logits_BSV.float() / torch.where(greedy, 1.0, sampling.temperature_B[:, None, None])
     scores = truncate(x, sampling) if sampling.any_truncated else x
     ids_V = torch.arange(x.shape[-1], device=x.device) if ids_V is None else ids_V

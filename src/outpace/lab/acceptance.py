@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from outpace import LLM, RequestStats, Result, SamplingParams
-from outpace.errors import ConfigError, RequestError
+from outpace.errors import ConfigError
 from outpace.lab.loops import loops
 from outpace.lab.workload import EvalPrompt
 
@@ -30,7 +30,7 @@ class Figures:
     mean_per_answer: float
     """Every answer weighs the same."""
     acceptance_by_position: tuple[float, ...]
-    """How often the first draft of a cycle was accepted, the second, …; over all cycles."""
+    """Accepted ÷ drafted for the first draft of a cycle, the second, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +95,14 @@ def summarise(name: str, temperature: float, results: Sequence[Result]) -> SetRe
 def figures(results: Sequence[Result]) -> Figures:
     """Sums over answers. Those that ended with their first token ran no cycle and are left out."""
     stats = [result.stats for result in results if result.stats.cycles]
-    emitted, cycles = sum(s.emitted for s in stats), sum(s.cycles for s in stats)
-    depth = max((len(s.acceptance_by_position) for s in stats), default=0)
+    total = RequestStats.total(stats)
     return Figures(
         num_answers=len(stats),
-        emitted=emitted,
-        cycles=cycles,
-        accept_length=emitted / cycles if cycles else 0.0,
+        emitted=total.emitted,
+        cycles=total.cycles,
+        accept_length=total.accept_length,
         mean_per_answer=fmean(s.accept_length for s in stats) if stats else 0.0,
-        acceptance_by_position=tuple(_acceptance_at(place, stats) for place in range(depth)),
+        acceptance_by_position=total.acceptance_by_position,
     )
 
 
@@ -114,18 +113,10 @@ def overall(reports: Sequence[SetReport], *, without_loops: bool = False) -> flo
     return fmean(lengths) if lengths else 0.0
 
 
-def _acceptance_at(place: int, stats: Sequence[RequestStats]) -> float:
-    """Weighted by cycles: all but the last cycle of an answer draft the same number of tokens."""
-    reached = [s for s in stats if len(s.acceptance_by_position) > place]
-    return sum(s.acceptance_by_position[place] * s.cycles for s in reached) / sum(s.cycles for s in reached)
-
-
 def _answer(
     llm: LLM, conversations: Sequence[list[dict[str, str]]], params: SamplingParams, progress: bool
 ) -> list[Result]:
-    if llm.tokenizer is None:
-        raise RequestError(f"{llm.target.source.name} came without a tokenizer; the evaluation sets are texts")
-    encoded = [llm.tokenizer.encode_chat(messages) for messages in conversations]
+    encoded = [llm.encode(messages) for messages in conversations]
     return llm.generate(encoded, [_seeded(params, i) for i in range(len(encoded))], progress=progress)
 
 

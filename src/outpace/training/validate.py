@@ -11,7 +11,7 @@ from typing import Any
 
 from outpace.config import EngineConfig, SamplingParams
 from outpace.engine.llm import LLM
-from outpace.engine.results import Result
+from outpace.engine.results import RequestStats, Result
 from outpace.models.drafter import Drafter
 from outpace.models.registry import LoadedTarget
 
@@ -81,18 +81,12 @@ def validate(
 
 
 def _summed(results: Sequence[Result], temperature: float, k: int) -> Validation:
-    cycles = sum(result.stats.cycles for result in results)
-    emitted = sum(result.stats.emitted for result in results)
-    by_position = []
-    for place in range(k):
-        rates = [r.stats.acceptance_by_position[place] for r in results if len(r.stats.acceptance_by_position) > place]
-        weights = [r.stats.cycles for r in results if len(r.stats.acceptance_by_position) > place]
-        by_position.append(sum(map(lambda x, w: x * w, rates, weights)) / sum(weights) if weights else 0.0)
+    total = RequestStats.total(result.stats for result in results)
     return Validation(
         temperature=temperature,
         k=k,
-        accept_length=emitted / cycles if cycles else 0.0,
-        acceptance_by_position=tuple(round(rate, 4) for rate in by_position),
-        cycles=cycles,
-        emitted=emitted,
+        accept_length=total.accept_length,
+        acceptance_by_position=tuple(round(rate, 4) for rate in total.acceptance_by_position),
+        cycles=total.cycles,
+        emitted=total.emitted,
     )
