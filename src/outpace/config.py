@@ -7,7 +7,6 @@ by `engine.llm`, into a new object that is kept and shown.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
 from outpace.errors import ConfigError, OutpaceError, RequestError
@@ -24,8 +23,8 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this decode greedily: logits divided by less would overflow, and no other token has a chance."""
 
 
-def _set_integers(settings: Any, error: type[OutpaceError], limits: dict[str, tuple[int, int]]) -> None:
-    """Checks integer fields of a frozen dataclass (None passes) and makes NumPy's and torch's integers plain ones.
+def _check_integers(settings: Any, error: type[OutpaceError], limits: dict[str, tuple[int, int]]) -> None:
+    """Integer fields of any integer type; None passes.
 
     Raises:
         error: a value is no integer, or out of its range.
@@ -38,11 +37,10 @@ def _set_integers(settings: Any, error: type[OutpaceError], limits: dict[str, tu
             raise error(f"{name} is {value!r}; it must be an integer in {low} … {high}")
         if not low <= value <= high:
             raise error(f"{name} is {value}; it must lie in {low} … {high}")
-        object.__setattr__(settings, name, index(value))
 
 
-def _set_real(settings: Any, error: type[OutpaceError], name: str, low: float, high: float) -> None:
-    """Checks a real field of a frozen dataclass and makes it a float.
+def _check_real(settings: Any, error: type[OutpaceError], name: str, low: float, high: float) -> None:
+    """One field that is a real number.
 
     Raises:
         error: the value is no number, or out of its range.
@@ -50,9 +48,8 @@ def _set_real(settings: Any, error: type[OutpaceError], name: str, low: float, h
     value = getattr(settings, name)
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise error(f"{name} is {value!r}; it must be a number in {low:g} … {high:g}")
-    if not low <= float(value) <= high:
+    if not low <= value <= high:
         raise error(f"{name} is {value}; it must lie in {low:g} … {high:g}")
-    object.__setattr__(settings, name, float(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +86,8 @@ class EngineConfig:
             "max_context": (2, MAX_TOKENS),
             "num_pages": (2, 1 << 28),
         }
-        _set_integers(self, ConfigError, limits)
-        _set_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
+        _check_integers(self, ConfigError, limits)
+        _check_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,16 +123,15 @@ class SamplingParams:
             "seed": (0, MAX_SEED),
             "max_k": (0, MAX_K),
         }
-        _set_integers(self, RequestError, limits)
-        _set_real(self, RequestError, "temperature", 0.0, 100.0)
-        _set_real(self, RequestError, "top_p", 1e-9, 1.0)
-        _set_real(self, RequestError, "min_p", 0.0, 1.0)
+        _check_integers(self, RequestError, limits)
+        _check_real(self, RequestError, "temperature", 0.0, 100.0)
+        _check_real(self, RequestError, "top_p", 1e-9, 1.0)
+        _check_real(self, RequestError, "min_p", 0.0, 1.0)
         if len(self.stop_token_ids) > MAX_STOP_TOKENS:
             raise RequestError(f"stop_token_ids are {len(self.stop_token_ids)}; there may be {MAX_STOP_TOKENS}")
         for token in self.stop_token_ids:
             if isinstance(token, bool) or not hasattr(token, "__index__"):
                 raise RequestError(f"stop_token_ids holds {token!r}; it must hold token ids")
-        object.__setattr__(self, "stop_token_ids", tuple(map(index, self.stop_token_ids)))
 
     @property
     def greedy(self) -> bool:

@@ -40,7 +40,6 @@ def tiny_config(**changes: object) -> TargetConfig:
         "tie_embeddings": False,
         "windows": (None, None, None),
         "eos_token_ids": (),
-        "bos_token_id": None,
     }
     return TargetConfig(**(settings | changes))  # type: ignore[arg-type]
 
