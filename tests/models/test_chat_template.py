@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from models.chat_templates import CHATML, LLAMA3, MISTRAL, QWEN3, TEMPLATES
 from outpace.errors import RequestError
-from outpace.models.chat_limits import MAX_CHARACTERS, MAX_STEPS
+from outpace.models.chat_limits import MAX_CHARACTERS, MAX_PRODUCT, MAX_STEPS, Budget
 from outpace.models.chat_template import MAX_OUTPUT_CHARACTERS, MAX_TEMPLATE_CHARACTERS, ChatTemplate
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -127,9 +127,18 @@ def test_templates_that_are_too_long_are_refused() -> None:
         render("x" * (MAX_TEMPLATE_CHARACTERS + 1))
 
 
-STEPS, CHARACTERS = f"more than {MAX_STEPS} steps", f"more than {MAX_CHARACTERS} characters"
+STEPS, CHARACTERS, PRODUCT = (
+    f"more than {MAX_STEPS} steps",
+    f"more than ({MAX_CHARACTERS}|{MAX_PRODUCT}) characters",
+    f"more than {MAX_PRODUCT} characters at once",
+)
 NESTED = "{% for a in range(100000) %}{% for b in range(100000) %}BODY{% endfor %}{% endfor %}"
 DOUBLED = "{% set ns = namespace(x=START) %}{% for a in range(60) %}{% set ns.x = STEP %}{% endfor %}{{ ns.x }}"
+TWINS = "{% set x = ['a' * 1000000] * 9 %}{% set y = ['a' * 1000000] * 9 %}{% for i in range(1000) %}BODY{% endfor %}"
+KEYS = (
+    "{% set ns = namespace(key=()) %}{% for i in range(14) %}{% set ns.key = (ns.key, ns.key) %}{% endfor %}"
+    "{% for i in range(1000) %}{% set x = {}[ns.key] %}{% endfor %}"
+)
 BIG = "{% set big = 'a' * 1000000 %}{% for i in range(100000) %}BODY{% endfor %}"
 
 
@@ -169,11 +178,36 @@ BIG = "{% set big = 'a' * 1000000 %}{% for i in range(100000) %}BODY{% endfor %}
         ("{{ ('a' * 100000).replace('a', 'b' * 100000) }}", CHARACTERS),
         ("{{ ('a' * 100000)|replace('a', 'b' * 100000) }}", CHARACTERS),
         ("{{ (['a'] * 100000)|join('b' * 100000) }}", CHARACTERS),
-        ("{{ '%999999999d' % 3 }}", "width"),
-        ("{{ '%999999999d'|format(3) }}", "width"),
+        ("{{ '%999999999d' % 3 }}", PRODUCT),
+        ("{{ '%999999999d'|format(3) }}", PRODUCT),
         ("{{ '%*d' % (999999999, 3) }}", "width"),
-        ("{{ '{:999999999d}'.format(3) }}", "width"),
+        ("{{ '{:999999999d}'.format(3) }}", PRODUCT),
+        ("{{ ('{0:>999}' * 1000000).format(3) }}", PRODUCT),
         ("{{ '{:{}}'.format(3, 99999) }}", "width"),
+        ("{{ ('a' * 100000).translate({97: 'b' * 100000}) }}", PRODUCT),
+        ("{{ ('a' * 100000).translate(['b' * 100000] * 98) }}", CHARACTERS),
+        ("{{ (['a'] * 100000)|map('string')|join('b' * 100000) }}", PRODUCT),
+        ("{{ ('b' * 100000).join(['a'] * 100000) }}", PRODUCT),
+        ("{{ ('b' * 100000).join((['a'] * 100000)|map('string')) }}", PRODUCT),
+        (BIG.replace("BODY", "{% set x = big.find('ab') %}"), CHARACTERS),
+        (BIG.replace("BODY", "{% set x = big.isalpha() %}"), CHARACTERS),
+        (BIG.replace("BODY", "{% set x = 'b'.join([big]) %}"), CHARACTERS),
+        (BIG.replace("BODY", "{% set x = 5|round(1000000, 'ceil') %}"), CHARACTERS),
+        (BIG.replace("BODY", "{% if big is lower %}{% endif %}"), CHARACTERS),
+        (BIG.replace("BODY", "{% if 'b' is in big %}{% endif %}"), CHARACTERS),
+        (BIG.replace("BODY", "{% set x = [big]|select('lower')|first %}"), CHARACTERS),
+        ("{{ ('a' * 2000000).strip('b' * 1000000 ~ 'a') }}", CHARACTERS),
+        ("{{ ('a' * 2000000)|trim('b' * 1000000 ~ 'a') }}", CHARACTERS),
+        ("{{ ('a' * 2000000).rfind('b' ~ 'a' * 1000000) }}", CHARACTERS),
+        ("{{ ('a' * 2000000).rsplit('b' ~ 'a' * 1000000) }}", CHARACTERS),
+        (TWINS.replace("BODY", "{% if x == y %}{% endif %}"), CHARACTERS),
+        (TWINS.replace("BODY", "{% if x[0] in y %}{% endif %}"), CHARACTERS),
+        (TWINS.replace("BODY", "{% set z = dict(a=x, b=y).values()|sort %}"), CHARACTERS),
+        (TWINS.replace("BODY", "{% set z = x.count(y[0]) %}"), CHARACTERS),
+        (KEYS, STEPS),
+        ("{% for i in range(1000) %}{% set x = range(100000)|sum %}{% endfor %}", CHARACTERS),
+        ("{% for i in range(1000) %}{% if 0.5 in range(100000) %}{% endif %}{% endfor %}", CHARACTERS),
+        ("{{ ([[0]] * 400000)|sum(start=[]) }}", "only numbers are summed"),
         ("{{ '%s' % (messages,) }}", "neither a text nor a number"),
         ("{{ messages|tojson(indent=100000) }}", "more than 16"),
         ("{{ range(10**9) }}", "number above"),
@@ -205,6 +239,23 @@ def test_long_conversations_are_rendered() -> None:
     messages = [USER, ASSISTANT] * 1000 + [{"role": "user", "content": "x" * 1_000_000}]
     for source in (CHATML, LLAMA3, MISTRAL, QWEN3):
         assert len(render(source, messages)) > 1_000_000
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama3", "mistral", "qwen3"])
+def test_long_conversations_stay_far_below_the_budget(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets: list[Budget] = []
+    monkeypatch.setattr("outpace.models.chat_template.Budget", lambda: budgets.append(Budget()) or budgets[-1])
+    thought = {"role": "assistant", "content": "<think>" + "x" * 400_000 + "</think>" + "y" * 100_000}
+    render(TEMPLATES[name], [USER, ASSISTANT] * 1000 + [{"role": "user", "content": "x" * 500_000}, thought])
+    assert budgets[0].used < 0.25
+
+
+def test_a_table_of_letters_translates() -> None:
+    assert render("{{ 'abc'.translate({97: 'x', 98: none}) }}") == "xc"
+
+
+def test_a_year_in_a_format_is_no_width() -> None:
+    assert render("{{ 'It is %s 2024, {}' % 'May' }}") == "It is May 2024, {}"
 
 
 def test_a_refused_rendering_leaves_the_next_one_its_whole_budget() -> None:

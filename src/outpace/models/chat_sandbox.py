@@ -1,15 +1,15 @@
 """The Jinja environment of chat templates: what transformers offers them, made bounded.
 
 A template comes with the model, so it is not trusted. Jinja's immutable sandbox keeps it from Python's internals but
-not from looping for hours or filling the memory, so work is counted (`chat_limits`): every pass of a loop, macro, call
-and filter is a step, every character that an expression makes or compares counts, and what would grow at once by a
-product (repetition, padding, replacement) is refused before it is made.
+not from looping for hours or filling the memory, so work is counted (`chat_limits`): every pass of a loop, macro, call,
+filter and test is a step, every character that it looks at or makes counts, and what would grow at once by a product
+(repetition, padding, replacement) is refused before it is made.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -18,14 +18,21 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from outpace.models.chat_limits import budget_of, check_arguments, check_format, check_product, length_of, size_of
+from outpace.models.chat_limits import budget_of, check_format, check_product, length_of
 
-_DROPPED_FILTERS = ("pprint", "urlize", "xmlattr")
+_DROPPED_FILTERS = ("pprint", "striptags", "urlize", "xmlattr")
+_BRIEF_FILTERS = ("count", "d", "default", "first", "last", "length")
+"""Filters that do not look through the value; what they return is counted."""
+_TYPE_TESTS = (
+    *("boolean", "callable", "defined", "false", "float", "integer", "iterable", "mapping", "none", "number"),
+    *("sequence", "string", "true", "undefined"),
+)
+"""Tests that do not look into the value."""
 _COMPILED_IN = ("_block_vars", "_loop_vars")
 """Arguments that Jinja's compiler adds to calls."""
 
@@ -39,8 +46,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Bounds, loopcontrols], finalize=_finalize)
         self.filters["tojson"] = _tojson
         self.filters = {
-            name: _counted(name, function) for name, function in self.filters.items() if name not in _DROPPED_FILTERS
+            name: _counted(name, function, brief=name in _BRIEF_FILTERS)
+            for name, function in self.filters.items()
+            if name not in _DROPPED_FILTERS
         }
+        self.tests |= {name: _counted(name, test) for name, test in self.tests.items() if name not in _TYPE_TESTS}
         del self.globals["lipsum"]
         self.globals |= {
             "raise_exception": _raise_exception,
@@ -55,27 +65,31 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return self.from_string(tree.set_environment(self))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*" and (length_of(left) or length_of(right)):
-            check_product(left, (right,))
-        elif operator == "**" and (size_of(left) >> 64 or size_of(right) > 64):
+        lengths = length_of(left) + length_of(right)
+        if operator == "*" and lengths:
+            check_product(lengths, max((abs(n) for n in (left, right) if isinstance(n, int)), default=0))
+        elif operator == "**" and (_magnitude(left) >> 64 or _magnitude(right) > 64):
             raise SecurityError("the template raises to a power that is too large")
         elif operator == "%" and isinstance(left, str):
             check_format(left, right if isinstance(right, tuple) else (right,))
-        elif operator == "+":
-            budget_of(context).spend(1, length_of(left) + length_of(right))
+        budget_of(context).spend(1, lengths)
         result = super().call_binop(context, operator, left, right)
         if isinstance(result, int) and abs(result) >> 64:
             raise SecurityError(f"the template computes a number of more than 64 bits with {operator}")
-        budget_of(context).spend(1, length_of(result))
+        budget_of(context).spend(0, length_of(result))
         return result
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        owner = getattr(__obj, "__self__", None)
+        budget, owner = budget_of(__context), getattr(__obj, "__self__", None)
         given = {name: value for name, value in kwargs.items() if name not in _COMPILED_IN}
         if isinstance(owner, _Bounds):
             return __obj(__context, *args, **given)
-        check_arguments(getattr(__obj, "__name__", ""), owner, (*args, *given.values()))
-        return budget_of(__context).measure(super().call(__context, __obj, *args, **kwargs))
+        if not isinstance(__obj, Macro):  # a macro's work is counted inside it
+            args = tuple(map(_listed, args))
+            budget.call(getattr(__obj, "__name__", ""), _searched(owner), (*args, *given.values()))
+        result = super().call(__context, __obj, *args, **kwargs)
+        budget.weigh(result)
+        return result
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
@@ -107,15 +121,19 @@ class _Bounds(Extension):
         return ""
 
     def measured(self, context: Context, value: Any) -> Any:
-        return budget_of(context).measure(value)
+        budget_of(context).weigh(value)
+        return value
+
+    def searched(self, context: Context, value: Any) -> Any:
+        budget_of(context).weigh(_searched(value))
+        return value
 
     def sized(self, context: Context, value: Any) -> Any:
         budget_of(context).spend(1, length_of(value))
         return value
 
     def concat(self, context: Context, *parts: Any) -> str:
-        for part in parts:
-            budget_of(context).measure(part)
+        budget_of(context).weigh(parts)
         return "".join(map(str, parts))
 
 
@@ -147,13 +165,16 @@ class _Counting(NodeTransformer):
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         if isinstance(node.arg, nodes.Slice):
             return self._counted("sized", node)
-        return self.generic_visit(node)
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Const):
+            node.arg = _call("measured", [node.arg], node)
+        return node
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
-        node.expr = _call("sized", [node.expr], node)
+        node.expr = _call("measured", [node.expr], node)
         for operand in node.ops:
-            operand.expr = _call("sized", [operand.expr], node)
+            operand.expr = _call("searched" if operand.op in ("in", "notin") else "measured", [operand.expr], node)
         return node
 
     def _counted(self, method: str, node: nodes.Expr) -> nodes.Node:
@@ -173,27 +194,43 @@ def _call(method: str, args: list[nodes.Expr], near: nodes.Node) -> nodes.Call:
     return call
 
 
-def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that checks what it is given and counts what it makes."""
+def _counted(name: str, function: Any, *, brief: bool = False) -> Callable[..., Any]:
+    """A filter or test that counts what it is given and what it makes; a `brief` one only glances at the value."""
     wants = getattr(function, "jinja_pass_arg", None)
 
     @jinja2.pass_context
     def counted(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
-        check_arguments(name, value, (*args, *kwargs.values()))
         budget = budget_of(context)
-        if name in ("tojson", "string", "join"):
-            budget.measure(value)
+        value = value if brief else _listed(value)
+        budget.call(name, None if brief else value, (*args, *kwargs.values()))
         given = {} if wants is None else {"context": context, "eval_context": context.eval_ctx}
         first = () if wants is None else (given.get(wants.name, context.environment),)
-        return budget.measure(function(*first, value, *args, **kwargs))
+        result = function(*first, value, *args, **kwargs)
+        budget.weigh(result)
+        return result
 
     return counted
+
+
+def _listed(value: Any) -> Any:
+    """What is made piece by piece is made at once, since nobody knows its size before."""
+    return list(value) if isinstance(value, Iterator) and not isinstance(value, LoopContext) else value
+
+
+def _searched(value: Any) -> Any:
+    """What a look-up in the value goes through: in a dictionary, nothing."""
+    return None if isinstance(value, dict) else value
+
+
+def _magnitude(number: Any) -> int:
+    return int(abs(number)) if isinstance(number, int | float) and abs(number) < 1e300 else 0
 
 
 @jinja2.pass_context
 def _finalize(context: Context, value: Any) -> Any:
     """Every value that is printed."""
-    return budget_of(context).measure(value)
+    budget_of(context).weigh(value)
+    return value
 
 
 def _raise_exception(message: str) -> None:
