@@ -83,7 +83,7 @@ REFUSED = {
     f"{GENERATE} --dtype int3": "dtype is 'int3'; it must be auto, float32",
     f"{GENERATE} --device tpu": "device is 'tpu'; it must be auto, cpu",
     "train --target model --out out --dtype int3": "dtype is 'int3'; it must be auto, float32",
-    "train --target model --out out --steps 0": "above 0",
+    "train --target model --out out --steps 0": "steps is 0; it must lie in 1",
     f"{GENERATE} --temperature nan": "temperature is nan; it must lie in 0 … 100",
     f"{GENERATE} --memory-fraction nan": "memory_fraction is nan",
     f"{GENERATE} --memory-fraction 1e-12": "raise memory_fraction",

@@ -63,6 +63,31 @@ def test_a_refused_message_is_taken_back(
     assert "/reset starts a new conversation" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("said", "error", "message"),
+    [
+        ("Too long", RequestError("the prompt has 9000 tokens"), "the prompt has 9000 tokens"),
+        ("/help", None, "/help gets no answer; the commands are /reset, /help and /quit"),
+        ("/what", None, "/what gets no answer; the commands are /reset, /help and /quit"),
+        ("Hi", KeyboardInterrupt(), "stopped"),
+    ],
+)
+def test_json_of_a_message_without_an_answer_is_an_error(
+    said: str,
+    error: BaseException | None,
+    message: str,
+    llm: FakeLLM,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(llm, "error", error)
+    assert talk(monkeypatch, said, flags=("--json",)) == 0
+    printed = capsys.readouterr()
+    (line,) = printed.out.splitlines()
+    assert json.loads(line) == {"error": message}
+    assert printed.err == ""
+
+
 def test_ctrl_c_stops_an_answer_and_not_the_conversation(
     llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,14 +22,14 @@ def measured(kind: str, dtype: str, seconds: Sequence[float], cycles: int) -> Me
     return Measured(kind=kind, dtype=dtype, samples=samples, cycles=(cycles, cycles))
 
 
-def report(*, differences: tuple[Difference, ...] = (), lossless: bool = True) -> DemoReport:
+def report(*, differences: tuple[Difference, ...] = (), rounding: bool = True) -> DemoReport:
     """Plain 40 and 30 tok/s, speculative 60: accept length 3 against a break-even of 2."""
     return DemoReport(
         model={"engine": {"k": 4}, "dtype": "bfloat16"},
         machine={"cores": 2},
         prompts=("a", "b"),
         verdict=Verdict(
-            lossless=lossless,
+            equal_up_to_rounding=rounding,
             num_prompts=2,
             num_equal=2 - len(differences),
             num_tokens_equal=120,
@@ -68,7 +68,8 @@ def test_the_page_says_why(llm: FakeLLM, asked: dict[str, Any], capsys: pytest.C
     assert "plain bfloat16 40.0 tok/s 1.00×" in text
     assert "speculative bfloat16 60.0 tok/s 1.50×" in text
     assert "transformers bfloat16 20.0 tok/s 0.50×" in text
-    assert "lossless: yes (2 of 2 answers" in text
+    assert "lossless: yes, 2 of 2 answers token for token" in text
+    assert "(no interval: it takes 4 prompts or more)" in text
     assert "Speculation pays because accept length 3.00 is above break-even 2.00" in text
     assert "verifying 5 tokens costs 1.20 plain steps, drafting 4 costs 0.40, everything else 0.40" in text
     assert asked["prompts"] == PROMPTS
@@ -85,6 +86,8 @@ def test_json_has_the_promised_keys(llm: FakeLLM, asked: dict[str, Any], capsys:
     assert found["accept_length"] == 3.0
     assert found["break_even_accept_length"] == 2.0
     assert found["lossless"] is True
+    assert found["equal_up_to_rounding"] is True
+    assert found["speedup_95"] is None
     assert found["k"] == 4
     assert found["machine"] == {"cores": 2}
     assert found["plain_dtype"] == "bfloat16"
@@ -106,19 +109,33 @@ def test_a_difference_shows_gap_and_rounding(
     asked["report"] = report(differences=(near,))
     assert main(["demo"]) == 0
     text = capsys.readouterr().out
-    assert "yes (1 of 2 answers" in text
-    assert "until bfloat16 rounding decides a near-tie" in text
+    assert "up to rounding, 1 of 2 answers token for token; the others part where two logits are within 0.125" in text
+    assert "yes" not in text
     assert "answer 2, token 31: plain's logits of the two choices lie 0.125 apart" in text
     assert "up to 0.25" in text
+    assert main(["demo", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["lossless"], found["equal_up_to_rounding"]) == (False, True)
 
 
 def test_a_changed_answer_fails_the_command(
     llm: FakeLLM, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     far = Difference(prompt=0, position=3, plain_token=5, speculative_token=6, gap=4.0)
-    asked["report"] = report(differences=(far,), lossless=False)
+    asked["report"] = report(differences=(far,), rounding=False)
     assert main(["demo"]) == 1
-    assert "NO (1 of 2" in capsys.readouterr().out
+    assert "NO, 1 of 2" in capsys.readouterr().out
+
+
+def test_an_answer_that_ends_early_is_shown_and_is_json(
+    llm: FakeLLM, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = Difference(prompt=0, position=3, plain_token=-1, speculative_token=-1, gap=None)
+    asked["report"] = report(differences=(ends,), rounding=False)
+    assert main(["demo"]) == 1
+    assert "answer 1, token 4: one of the two ends" in capsys.readouterr().out
+    assert main(["demo", "--json"]) == 1
+    assert "Infinity" not in capsys.readouterr().out
 
 
 def test_flags_reach_the_measurement(llm: FakeLLM, asked: dict[str, Any]) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from engine.tiny import tiny_target
 from outpace.cli.main import main
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import save_drafter
+from outpace.models.drafter_checkpoint import load_drafter, save_drafter
 
 
 @pytest.fixture
@@ -44,7 +45,9 @@ def test_what_was_not_used_is_said(model: str, capsys: pytest.CaptureFixture[str
     path = Path(model, "config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"a_field_of_tomorrow": 7}))
     assert main(["inspect", model]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  note ")]
+    (line,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("  note ") and "not used" in line
+    ]
     assert "a_field_of_tomorrow" in line
     assert main(["inspect", model, "--json"]) == 0
     assert any("a_field_of_tomorrow" in note for note in json.loads(capsys.readouterr().out)["notes"])
@@ -60,6 +63,20 @@ def test_a_drafter(model: str, drafter: str, capsys: pytest.CaptureFixture[str])
     assert found["wiring"]["draft_vocab_size"] == 37
     own = sum(p.numel() for p in Drafter.create(tiny_target().model, draft_ids=torch.arange(3, 40)).parameters())
     assert found["num_parameters"] == own
+
+
+def test_an_embedding_that_a_load_may_share_is_not_called_the_drafters_own(
+    model: str, drafter: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A load compares it with the target's; `inspect` does not, and says so."""
+    weights = Path(drafter, "model.safetensors")
+    tensors = load_file(weights)
+    target = tiny_target().model
+    save_file(tensors | {"embed_tokens.weight": target.embed.weight.clone()}, weights, metadata={"format": "pt"})
+    assert load_drafter(drafter, target, dtype=torch.float32, device="cpu").wiring.embedding == "target"
+    assert main(["inspect", drafter, "--target", model]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "embedding: " in line]
+    assert "not compared with the target's" in line
 
 
 def test_taps_can_be_overridden(model: str, drafter: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from cli.fakes import FakeLLM
 from outpace import EngineConfig, SamplingParams
 from outpace.cli import options
+from outpace.cli.main import COMMANDS, main
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -63,3 +64,16 @@ def test_the_engine_gets_what_was_said(llm: FakeLLM) -> None:
         "k": 5,
         "max_rows": 1,
     }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_leaving_an_option_out_does(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for python in ("None", "()", "True", "False"):
+        assert python not in text
+    if name == "chat":
+        assert "leaving it out takes the target's own limit" in text
+    if name == "train":
+        assert "without them --epochs 4" in text

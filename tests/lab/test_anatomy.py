@@ -49,4 +49,6 @@ def test_the_default_model() -> None:
     anatomy = target_anatomy(locate("smollm2"))
     assert anatomy.num_parameters == 134_515_008
     assert anatomy.kv_elements_per_token == 2 * 30 * 3 * 64
-    assert anatomy.tokenizer == {"vocab_size": 49152, "eos_token_ids": [2], "has_chat_template": True}
+    assert anatomy.tokenizer == {"vocab_size": 49152, "has_chat_template": True}
+    assert anatomy.config.eos_token_ids == (2,)
+    assert anatomy.notes == ("answers end at token 2 (tokenizer.ggml.eos_token_id)",)

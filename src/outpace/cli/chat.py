@@ -20,6 +20,7 @@ DESCRIPTION = """
 Talks to a model. Reads one message a line, so a file or a pipe works too.
 
 In the conversation: /reset forgets it, /help lists the commands, /quit (or end of input) leaves.
+With --json each message gets one line: an answer, or an object with "error" where there is none.
 Ctrl-C stops an answer; what was said so far is kept.
 
 examples:
@@ -85,8 +86,15 @@ class Conversation:
                 self.messages = list(self._opening)
                 print("the conversation starts anew", file=sys.stderr)
             case _:
-                print(COMMANDS, file=sys.stderr)
+                self._tell(f"{said} gets no answer; the commands are /reset, /help and /quit", COMMANDS)
         return True
+
+    def _tell(self, error: str, shown: str) -> None:
+        """Says why there is no answer: one JSON line, or what people are shown."""
+        if self._as_json:
+            print(json.dumps({"error": error}), flush=True)
+        else:
+            print(shown, file=sys.stderr)
 
     def _answer(self, said: str) -> None:
         chunks: list[Chunk] = []
@@ -95,7 +103,7 @@ class Conversation:
             timing = self._stream(chunks)
         except RequestError as error:
             self.messages.pop()
-            print(f"outpace: {error}\n/reset starts a new conversation", file=sys.stderr)
+            self._tell(str(error), f"outpace: {error}\n/reset starts a new conversation")
             return
         self._remember("".join(chunk.text for chunk in chunks))
         self._report(chunks, timing)
@@ -109,7 +117,7 @@ class Conversation:
 
     def _report(self, chunks: list[Chunk], timing: Timing | None) -> None:
         if timing is None:
-            print("\n(stopped)", file=sys.stderr)
+            self._tell("stopped", "\n(stopped)")
         elif self._as_json:
             print(json.dumps(self._as_dict(chunks, timing)), flush=True)
         else:

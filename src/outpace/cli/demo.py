@@ -12,9 +12,11 @@ from outpace import LLM, Chunk
 from outpace.cli import options
 from outpace.cli.columns import Columns
 from outpace.cli.status import Status
+from outpace.lab.compare import MIN_PROMPTS
 from outpace.lab.demo import ENGINE, PLAIN, PROMPTS, SPECULATIVE, DemoSettings, run_demo
 from outpace.lab.demo_report import DemoReport, Measured
 from outpace.lab.fingerprint import machine, one_line
+from outpace.lab.lossless import Difference
 from outpace.lab.timing import Timing
 
 SUMMARY = "plain and speculative decoding side by side, measured, with the reason why"
@@ -44,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures and shows; exit code 1 if speculation changed an answer."""
+    """Measures and shows; exit code 1 if speculation changed an answer by more than rounding."""
     status = Status(sys.stderr)
     status.show(f"loading {args.model}")
     settings = DemoSettings(**options.given(args, DemoSettings), compare=not args.quick)
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report.as_dict()))
     else:
         print(summary(report))
-    return 0 if report.verdict.lossless else 1
+    return 0 if report.verdict.equal_up_to_rounding else 1
 
 
 def load(args: argparse.Namespace) -> LLM:
@@ -105,25 +107,31 @@ def summary(report: DemoReport) -> str:
     speedup = report.speedup
     lines = ["", f"Measured interleaved, {report.seconds:.0f} s in all:", ""]
     lines += [f"  {_name(m):28} {m.tok_s:7.1f} tok/s   {m.tok_s / report.plain.tok_s:5.2f}×" for m in report.measured]
-    lines += ["", f"  speedup        {speedup.value:.2f}× over the fastest plain decoding (95%: {_range(report)})"]
+    lines += ["", f"  speedup        {speedup.value:.2f}× over the fastest plain decoding ({_range(report)})"]
     lines += [f"  accept length  {report.balance.accept_length:.2f} tokens a cycle, of {report.k + 1} at most"]
     lines += [f"  break-even     {report.balance.break_even:.2f}", f"  lossless:      {lossless(report)}", ""]
     return "\n".join([*lines, textwrap.fill(report.balance.why(), WIDTH)])
 
 
 def lossless(report: DemoReport) -> str:
-    """`yes` or `NO`, and on what grounds: a line, and one more for each answer that parts from plain decoding's."""
+    """`yes`, `up to rounding` or `NO`: a line, and one more for each answer that parts from plain decoding's."""
     verdict = report.verdict
-    equal = f"{verdict.num_equal} of {verdict.num_prompts} answers are plain decoding's, token for token"
-    if verdict.differences and verdict.lossless:
-        equal += f"; the others until {report.model['dtype']} rounding decides a near-tie"
-    lines = [f"{'yes' if verdict.lossless else 'NO'} ({equal})"]
-    for d in verdict.differences:
-        lines.append(
-            f"    answer {d.prompt + 1}, token {d.position + 1}: plain's logits of the two choices lie {d.gap:.3g} "
-            f"apart; plain and verify logits differ by up to {verdict.max_logit_difference:.3g}"
-        )
-    return "\n".join(lines)
+    equal = f"{verdict.num_equal} of {verdict.num_prompts} answers token for token"
+    if verdict.lossless:
+        return f"yes, {equal}"
+    if verdict.equal_up_to_rounding:
+        first = f"up to rounding, {equal}; the others part where two logits are within {verdict.largest_gap:.3g}"
+    else:
+        first = f"NO, {equal}; speculation changed the others"
+    rounding = f"plain and verify logits differ by up to {verdict.max_logit_difference:.3g}"
+    return "\n".join([first, *(f"    {_parting(difference)}; {rounding}" for difference in verdict.differences)])
+
+
+def _parting(difference: Difference) -> str:
+    place = f"answer {difference.prompt + 1}, token {difference.position + 1}"
+    if difference.gap is None:
+        return f"{place}: one of the two ends"
+    return f"{place}: plain's logits of the two choices lie {difference.gap:.3g} apart"
 
 
 def _name(measured: Measured) -> str:
@@ -132,5 +140,7 @@ def _name(measured: Measured) -> str:
 
 def _range(report: DemoReport) -> str:
     interval = report.speedup
-    found = f"{interval.low:.2f} … {interval.high:.2f}"
+    if interval.bounds is None:
+        return f"no interval: it takes {MIN_PROMPTS} prompts or more"
+    found = f"95%: {interval.bounds[0]:.2f} … {interval.bounds[1]:.2f}"
     return found if interval.conclusive else f"{found}, inconclusive"

@@ -10,6 +10,7 @@ import argparse
 import ast
 import dataclasses
 import inspect
+import re
 import textwrap
 from collections.abc import Collection
 from itertools import pairwise
@@ -88,11 +89,11 @@ def sampling(args: argparse.Namespace) -> SamplingParams:
 def add_fields(group: argparse._ArgumentGroup, settings: type, *, skip: Collection[str] = ()) -> None:
     """One flag for each field of a settings dataclass: `max_tokens: int` is `--max-tokens N`."""
     types = get_type_hints(settings)
-    docs = field_docs(settings)
+    docs = {name: re.sub(r"\bNone\b", "leaving it out", text) for name, text in field_docs(settings).items()}
     for field in dataclasses.fields(settings):
         if field.name in skip:
             continue
-        summary = f"{docs.get(field.name, '')} (default {field.default})".strip().replace("%", "%%")
+        summary = f"{docs.get(field.name, '')} {_default(field.default)}".strip().replace("%", "%%")
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             dest=field.name,
@@ -119,6 +120,15 @@ def field_docs(settings: type) -> dict[str, str]:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     docs[statement.target.id] = " ".join(text.replace("`", "").split())
     return docs
+
+
+def _default(value: Any) -> str:
+    """What leaving the flag out means, in the words of the command line; for None the field's docstring says it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return f"(default {'on' if value else 'off'})"
+    return f"(default {'none' if value == () else value})"
 
 
 def _parsing(kind: Any) -> dict[str, Any]:

@@ -14,26 +14,30 @@ from outpace.errors import ConfigError
 from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
 from outpace.training.answers import AnswerConfig
+from outpace.training.folder import RunFolder
 from outpace.training.journal import Journal
-from outpace.training.pipeline import answering_engine, train_drafter, write_answers
+from outpace.training.pipeline import train_drafter
 from outpace.training.prompts import read_prompts
 from outpace.training.recipe import TrainConfig
 from outpace.training.store import AnswerStore
 from outpace.training.validate import ValidateConfig
+from outpace.training.writing import answering_engine, write_answers
 
 SUMMARY = "train an EAGLE-3 drafter on answers that the target itself writes"
 DESCRIPTION = """
 Trains an EAGLE-3 drafter. The target answers the prompts; what it wrote, its hidden states and its next-token
 distributions teach the drafter, which is written to --out in the form that other engines load too.
 
-A prompt file has one JSON value a line: a text, or an object with "prompt", "turns" or "messages".
+A prompt file has one JSON value a line: a text, or an object with "prompt", "turns" or "messages". A run that was cut
+while it answered is given the same file again and goes on; one that was cut while it trained takes --resume instead.
 
 examples:
   outpace train --target smollm2 --prompts prompts.jsonl --out my-drafter --minutes 60
   outpace train --target ./model --prompts prompts.jsonl --out better --init-from ./drafter --epochs 1
-  outpace train --target smollm2 --prompts prompts.jsonl --out my-drafter --minutes 60 --resume
+  outpace train --target smollm2 --out my-drafter --minutes 60 --resume
 """
 DEFAULT_EPOCHS = 4.0
+DEFAULT_ROWS = 256
 
 
 def add_parser(subparsers: Any) -> None:
@@ -50,29 +54,39 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument("--dtype", default="auto", help="float32, bfloat16 or auto: what suits the device")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto: the first GPU, else the CPU")
-    parser.add_argument("--rows", type=int, default=256, metavar="N", help="answers written together (default 256)")
+    answers = parser.add_argument_group("answers")
+    answers.add_argument("--rows", type=int, metavar="N", help=f"answers written together (default {DEFAULT_ROWS})")
     parser.add_argument("--no-validation", action="store_true", help="measure no accept length by real drafting")
-    options.add_fields(parser.add_argument_group("answers"), AnswerConfig, skip=("seed",))
-    options.add_fields(parser.add_argument_group("training"), TrainConfig)
+    options.add_fields(answers, AnswerConfig, skip=("seed",))
+    length = f"How long it trains: --steps, --epochs or --minutes; without them --epochs {DEFAULT_EPOCHS:g}."
+    options.add_fields(parser.add_argument_group("training", length), TrainConfig)
     options.add_json_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Writes what answers are missing, trains, and prints the accept length."""
     config = _train_config(args)
+    answer_config = _answer_config(args)
+    folder = RunFolder(out=args.out)
+    folder.check(resume=args.resume)
     device = resolve_device(args.device)
     dtype = resolve_dtype(args.dtype, device)
     target = load_target(locate(args.target), dtype=dtype, device=device)
     _make(args.out)
     with Journal(args.out / "metrics.jsonl", show=sys.stderr) as journal:
         store = AnswerStore(args.out / "answers")
-        if not args.resume:
-            _answer(args, target, store, journal)
+        if answer_config is not None:
+            _answer(args, answer_config, target, store, journal)
+        elif not store.paths():
+            remedy = (
+                "put back those it was begun with" if args.resume else "give --prompts so that the target writes some"
+            )
+            raise ConfigError(f"{store.folder} holds no answers; {remedy}")
         summary = train_drafter(
             target,
             store.load(),
             config,
-            args.out,
+            folder,
             journal,
             init_from=args.init_from,
             resume=args.resume,
@@ -97,12 +111,28 @@ def _train_config(args: argparse.Namespace) -> TrainConfig:
     return TrainConfig(**settings)
 
 
-def _answer(args: argparse.Namespace, target: LoadedTarget, store: AnswerStore, journal: Journal) -> None:
-    if args.prompts is None:
-        if not store.paths():
-            raise ConfigError(f"{store.folder} holds no answers; give --prompts so that the target can write some")
-        return
-    config = AnswerConfig(**options.given(args, AnswerConfig))
+def _answer_config(args: argparse.Namespace) -> AnswerConfig | None:
+    """How answers are written; None if none are.
+
+    Raises:
+        ConfigError: flags that would have no effect.
+    """
+    settings = options.given(args, AnswerConfig)
+    if args.resume and args.prompts is not None:
+        raise ConfigError("--prompts has no effect with --resume, which goes on training on the answers in --out")
+    if args.prompts is not None:
+        return AnswerConfig(**settings)
+    unused = [name for name in settings if name != "seed"] + ["rows"] * (args.rows is not None)
+    if unused:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
+        raise ConfigError(f"{flags} without --prompts: no answers are written, so leave that out")
+    return None
+
+
+def _answer(
+    args: argparse.Namespace, config: AnswerConfig, target: LoadedTarget, store: AnswerStore, journal: Journal
+) -> None:
     prompts = read_prompts(args.prompts)
-    if len(prompts) > store.num_prompts_done:
-        write_answers(answering_engine(target, config, max_rows=args.rows), prompts, store, config, journal)
+    if store.left(prompts):
+        rows = DEFAULT_ROWS if args.rows is None else args.rows
+        write_answers(answering_engine(target, config, max_rows=rows), prompts, store, config, journal)

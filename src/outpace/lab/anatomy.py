@@ -9,12 +9,10 @@ from typing import Any
 import torch
 
 from outpace.models.arch import TargetConfig
-from outpace.models.gguf import read_gguf
-from outpace.models.hf_config import read_target
+from outpace.models.registry import describe_target
 from outpace.models.source import Source
 from outpace.models.target import Target
 from outpace.models.tokenizer import Tokenizer
-from outpace.models.weights import read_safetensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,22 +80,16 @@ def target_anatomy(source: Source) -> TargetAnatomy:
     Raises:
         CheckpointError: it cannot be read or is of a kind that is not served.
     """
-    if source.kind == "gguf":
-        checkpoint = read_gguf(source.path)
-        config, tokenizer = checkpoint.config, checkpoint.tokenizer
-        notes: tuple[str, ...] = ()
-    else:
-        config, notes = read_target(source.path)
-        tokenizer = Tokenizer.from_directory(source.path)
-        if bytes_on_disk(source):
-            read_safetensors(source.path)  # says what is wrong with the files, if anything is
+    described = describe_target(source)
+    if bytes_on_disk(source):
+        described.open_tensors()  # says what is wrong with the files, if anything is
     return TargetAnatomy(
         source=source,
-        config=config,
-        num_parameters=count_parameters(config),
+        config=described.config,
+        num_parameters=count_parameters(described.config),
         bytes_on_disk=bytes_on_disk(source),
-        tokenizer=None if tokenizer is None else _tokenizer_facts(tokenizer),
-        notes=notes,
+        tokenizer=None if described.tokenizer is None else _tokenizer_facts(described.tokenizer),
+        notes=described.notes,
     )
 
 
@@ -116,7 +108,6 @@ def bytes_on_disk(source: Source) -> int:
 def _tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "vocab_size": tokenizer.vocab_size,
-        "eos_token_ids": sorted(tokenizer.eos_token_ids),
         "has_chat_template": tokenizer.chat_template is not None,
     }
 
@@ -125,4 +116,4 @@ def _tokenizer_line(facts: dict[str, Any] | None) -> str:
     if facts is None:
         return "none: give prompts as token ids"
     template = "with a chat template" if facts["has_chat_template"] else "without a chat template"
-    return f"{facts['vocab_size']:,} tokens, {template}, ends with {', '.join(map(str, facts['eos_token_ids']))}"
+    return f"{facts['vocab_size']:,} tokens, {template}"

@@ -13,6 +13,8 @@ from statistics import median
 
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
+MIN_PROMPTS = 4
+"""Fewer say nothing about how prompts differ, so they give no interval."""
 
 
 def mirrored(num_contenders: int, num_rounds: int) -> Iterator[int]:
@@ -39,6 +41,10 @@ class Sample:
         """Seconds a token, median over the rounds; 0 if it wrote none."""
         return 1.0 / self.tok_s if self.tok_s else 0.0
 
+    def rounds(self, indices: Sequence[int]) -> Sample:
+        """These rounds alone, repeated as often as they are named."""
+        return Sample(tokens=[self.tokens[i] for i in indices], seconds=[self.seconds[i] for i in indices])
+
 
 def total_tok_s(samples: Sequence[Sample]) -> float:
     """Tokens per second over all prompts, each weighing as many tokens as it had."""
@@ -52,27 +58,39 @@ class Interval:
     """A value and the range that holds it with 95% confidence."""
 
     value: float
-    low: float
-    high: float
+    bounds: tuple[float, float] | None
+    """None where too little was measured for a range."""
 
     @property
     def conclusive(self) -> bool:
-        """The range does not contain 1: one of the two is faster."""
-        return self.low > 1.0 or self.high < 1.0
+        """There is a range, and it does not contain 1: one of the two is faster."""
+        return self.bounds is not None and not self.bounds[0] <= 1.0 <= self.bounds[1]
 
 
 def speed_ratio(a: Sequence[Sample], b: Sequence[Sample]) -> Interval:
-    """How many times faster `a` is than `b` on the same prompts, with a bootstrap interval over the prompts.
+    """How many times faster `a` is than `b` on the same prompts, measured in the same rounds.
 
-    With one prompt there is nothing to resample and the interval is the value alone.
+    The interval is a bootstrap over prompts and, within each, over its rounds, so that it holds both how prompts differ
+    and how noisy the machine was. A round is drawn for both contenders together: they ran in it side by side.
     """
+    value = _ratio(list(zip(a, b, strict=True)))
+    if len(a) < MIN_PROMPTS:
+        return Interval(value=value, bounds=None)
     draw = random.Random(0)  # the same samples give the same interval
-    indices = range(len(a))
-    ratios = sorted(_ratio(a, b, draw.choices(indices, k=len(a))) for _ in range(NUM_RESAMPLES))
+    ratios = sorted(_ratio(_resampled(a, b, draw)) for _ in range(NUM_RESAMPLES))
     tail = int(NUM_RESAMPLES * (1 - CONFIDENCE) / 2)
-    return Interval(value=_ratio(a, b, indices), low=ratios[tail], high=ratios[-1 - tail])
+    return Interval(value=value, bounds=(ratios[tail], ratios[-1 - tail]))
 
 
-def _ratio(a: Sequence[Sample], b: Sequence[Sample], indices: Sequence[int]) -> float:
-    slower = total_tok_s([b[i] for i in indices])
-    return total_tok_s([a[i] for i in indices]) / slower if slower else 0.0
+def _resampled(a: Sequence[Sample], b: Sequence[Sample], draw: random.Random) -> list[tuple[Sample, Sample]]:
+    pairs = []
+    for prompt in draw.choices(range(len(a)), k=len(a)):
+        num_rounds = len(a[prompt].seconds)
+        rounds = draw.choices(range(num_rounds), k=num_rounds)
+        pairs.append((a[prompt].rounds(rounds), b[prompt].rounds(rounds)))
+    return pairs
+
+
+def _ratio(pairs: Sequence[tuple[Sample, Sample]]) -> float:
+    slower = total_tok_s([b for _, b in pairs])
+    return total_tok_s([a for a, _ in pairs]) / slower if slower else 0.0

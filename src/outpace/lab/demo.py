@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from outpace import LLM, Chunk, SamplingParams
-from outpace.errors import ConfigError, RequestError
+from outpace.errors import ConfigError
 from outpace.lab import reference
 from outpace.lab.compare import Sample, mirrored
 from outpace.lab.demo_report import DemoReport, Measured
@@ -80,7 +80,7 @@ def run_demo(llm: LLM, prompts: Sequence[str], settings: DemoSettings, watcher: 
         )
     began = time.perf_counter()
     facts = machine()
-    encoded = [_encode(llm, prompt) for prompt in prompts]
+    encoded = [llm.encode([{"role": "user", "content": prompt}]) for prompt in prompts]
     plain = LLM.from_parts(llm.target, None, llm.config)
     params = SamplingParams(max_tokens=settings.max_tokens)
     verdict, warm = _show(plain, llm, prompts, encoded, params, watcher)
@@ -97,14 +97,6 @@ def run_demo(llm: LLM, prompts: Sequence[str], settings: DemoSettings, watcher: 
         measured=tuple(_measured(name, runs) for name, runs in timings.items()),
         seconds=time.perf_counter() - began,
     )
-
-
-def _encode(llm: LLM, prompt: str) -> list[int]:
-    if llm.tokenizer is None:
-        raise RequestError(
-            f"{llm.target.source.name} came without a tokenizer; the demo needs one to ask its questions"
-        )
-    return llm.tokenizer.encode_chat([{"role": "user", "content": prompt}])
 
 
 def _show(

@@ -1,9 +1,13 @@
-"""What a drafter is and how it would be joined to its target, decided as a load decides it, without loading weights."""
+"""What a drafter is and how it would be joined to its target, without loading weights.
+
+A load decides the same, by the same function, but for one thing that takes weights: a drafter's embedding that equals
+the target's is shared. Here it is said that this was not compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +96,26 @@ def drafter_anatomy(
     try:
         config = read_json(found.path / "config.json")
         resolved = resolve(config, read_tensors(found.path), target, aux_boundaries=aux_boundaries)
+        wiring = _with_doubt(resolved.wiring, target)
     except CheckpointError as error:
         raise DrafterError(f"drafter {name}: {error}") from error
     return DrafterAnatomy(
         name=name,
         target=target_name,
         path=found.path,
-        wiring=resolved.wiring,
-        num_parameters=_count_parameters(resolved.wiring, target, resolved.target_ids_V),
+        wiring=wiring,
+        num_parameters=_count_parameters(wiring, target, resolved.target_ids_V),
         bytes_on_disk=sum(f.stat().st_size for f in found.path.iterdir() if f.suffix in (".safetensors", ".bin")),
+    )
+
+
+def _with_doubt(wiring: DrafterWiring, target: TargetConfig) -> DrafterWiring:
+    """An embedding of the target's width may be a copy of the target's, which `load_drafter` would share."""
+    if wiring.embedding != "own" or wiring.hidden_size != target.hidden_size:
+        return wiring
+    return replace(
+        wiring,
+        embedding_source=f"{wiring.embedding_source}; not compared with the target's, which a load shares if equal",
     )
 
 

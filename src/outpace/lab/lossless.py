@@ -1,10 +1,11 @@
 """Is speculative greedy output plain decoding's? Compares answers token for token, and explains the first difference.
 
-In float32 the answers must be equal. In a 16-bit format a verify of k+1 tokens rounds differently than k+1 steps of
-one, so two logits that nearly tie may swap. A first difference is therefore allowed only if plain decoding's gap
-between its best token and the token that speculation chose is within the largest difference between plain and verify
-logits seen elsewhere in the run; the place of the difference itself is left out, or a wrong verify would excuse itself.
-Behind a first difference the two answers have different prefixes and nothing can be compared.
+Lossless means equal. In a 16-bit format a verify of k+1 tokens may round differently than k+1 steps of one (on a GPU;
+where a CPU multiplies packed bf16 weights, the engine keeps their bits the same), so two logits that nearly tie may
+swap. That is not lossless. It is equal up to rounding if plain decoding's gap between its best token and the token that
+speculation chose is within the largest difference between plain and verify logits seen elsewhere in the run; the place
+of the difference itself is left out, or a wrong verify would excuse itself. Behind a first difference the two answers
+have different prefixes and nothing can be compared.
 
 Shapes: N answer tokens, S tokens of one forward, V vocabulary.
 """
@@ -39,21 +40,32 @@ class Difference:
     """Place in the answer, from 0."""
     plain_token: int
     speculative_token: int
-    gap: float
-    """Plain decoding's logit of its own token minus that of the other."""
+    gap: float | None
+    """Plain decoding's logit of its own token minus that of the other; None if one answer merely ends there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What the comparison of all answers came to."""
 
-    lossless: bool
+    equal_up_to_rounding: bool
+    """Every answer is equal, or parts from plain decoding's where rounding explains it."""
     num_prompts: int
     num_equal: int
     num_tokens_equal: int
     max_logit_difference: float
     """Largest |plain - verify| over every logit of every position whose token agreed."""
     differences: tuple[Difference, ...]
+
+    @property
+    def lossless(self) -> bool:
+        """Every answer is equal, token for token."""
+        return not self.differences
+
+    @property
+    def largest_gap(self) -> float:
+        """Between the two choices, over the first differences."""
+        return max((d.gap for d in self.differences if d.gap is not None), default=0.0)
 
 
 class Tape:
@@ -88,7 +100,7 @@ def judge(pairs: Sequence[tuple[Taped, Taped]], *, exact: bool) -> Verdict:
 
     Args:
         pairs: the answers.
-        exact: no difference is allowed (float32).
+        exact: rounding explains nothing (float32).
     """
     differences: list[Difference] = []
     max_difference, num_equal_tokens = 0.0, 0
@@ -98,9 +110,9 @@ def judge(pairs: Sequence[tuple[Taped, Taped]], *, exact: bool) -> Verdict:
         max_difference = max(max_difference, _max_difference(plain, speculative, num_same))
         if num_same < max(len(plain.token_ids), len(speculative.token_ids)):
             differences.append(_difference(prompt, num_same, plain, speculative))
-    excused = not exact and all(d.gap <= max_difference for d in differences)
+    excused = not exact and all(d.gap is not None and d.gap <= max_difference for d in differences)
     return Verdict(
-        lossless=not differences or excused,
+        equal_up_to_rounding=not differences or excused,
         num_prompts=len(pairs),
         num_equal=len(pairs) - len(differences),
         num_tokens_equal=num_equal_tokens,
@@ -122,9 +134,9 @@ def _max_difference(plain: Taped, speculative: Taped, num_same: int) -> float:
 
 
 def _difference(prompt: int, position: int, plain: Taped, speculative: Taped) -> Difference:
-    """An answer that merely ends where the other goes on has no token to compare: its gap is infinite."""
+    """An answer that merely ends where the other goes on has no token to compare."""
     if position >= min(len(plain.token_ids), len(speculative.token_ids)):
-        return Difference(prompt=prompt, position=position, plain_token=-1, speculative_token=-1, gap=float("inf"))
+        return Difference(prompt=prompt, position=position, plain_token=-1, speculative_token=-1, gap=None)
     ours, other = plain.token_ids[position], speculative.token_ids[position]
     logits_V = plain.logits_NV[position].float()
     return Difference(

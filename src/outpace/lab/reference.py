@@ -37,12 +37,10 @@ class Reference:
     """An engine's target as transformers' model class, in the same number format and on the same device."""
 
     def __init__(self, llm: LLM) -> None:
-        import transformers
         from transformers.utils import logging
 
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        self.version: str = transformers.__version__
         self._eos = sorted(llm.target.config.eos_token_ids)
         self._model: Any = _load(llm.target.source, llm.dtype).to(llm.device).eval()
 

