@@ -1,12 +1,17 @@
 """How the shipped drafter was made, in two phases that survive being cut short.
 
     python scripts/train_smollm2.py answers --prompts prompts.jsonl.gz --out answers --minutes 9
-    python scripts/train_smollm2.py train --answers answers --out drafter --minutes 16 --stop-after 8
-    python scripts/train_smollm2.py train --answers answers --out drafter --minutes 16 --resume
+    python scripts/train_smollm2.py train --answers answers earlier --out drafter --minutes 16 --stop-after 8
+    python scripts/train_smollm2.py train --answers answers earlier --out drafter --minutes 16 --resume
 
-`answers` writes what the target says to the prompts (from `scripts/make_prompts.py`) and to prompts that it makes up
-itself. `train` writes the drafter at every checkpoint, so what a killed run leaves behind can be used; --minutes counts
-the time of all its calls together, --stop-after that of one. Files stay under --shard-mib each.
+`answers` writes what the target says to the prompts (from `scripts/make_prompts.py`) and, once all of them are
+answered, to --invent prompts that it makes up itself. `train` writes the drafter at every checkpoint, so what a killed
+run leaves behind can be used; --minutes counts the time of all its calls together, --stop-after that of one. Files stay
+under --shard-mib each.
+
+The shipped drafter learned from two folders of answers. `answers` holds those to 43,272 of the prompts; the target made
+up none in this round. `earlier` holds 9,767 conversations of a former round, on
+prompts that it had made up; 38 more, which shared eight words in a row with an evaluation item, had been dropped.
 """
 
 from __future__ import annotations
@@ -23,12 +28,14 @@ from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
 from outpace.training.answers import AnswerConfig
 from outpace.training.conversations import load_conversations
+from outpace.training.folder import RunFolder
 from outpace.training.journal import Journal
-from outpace.training.pipeline import answering_engine, train_drafter, write_answers
+from outpace.training.pipeline import train_drafter
 from outpace.training.prompts import read_prompts
 from outpace.training.recipe import TrainConfig
 from outpace.training.store import AnswerStore
 from outpace.training.validate import ValidateConfig
+from outpace.training.writing import Quota, answering_engine, write_answers
 
 
 def main() -> None:
@@ -57,8 +64,7 @@ def _answers(args: argparse.Namespace, target: LoadedTarget, journal: Journal) -
         config,
         journal,
         num_invented=args.invent,
-        minutes=args.minutes,
-        max_files=args.max_files,
+        quota=Quota(minutes=args.minutes, max_files=args.max_files),
     )
     print(json.dumps({"answers": stats.answers, "tokens": stats.tokens, "kinds": dict(stats.kinds)}))
 
@@ -70,14 +76,12 @@ def _train(args: argparse.Namespace, target: LoadedTarget, journal: Journal) -> 
         target,
         conversations,
         TrainConfig(**{"minutes": args.minutes, "seed": args.seed, **settings}),
-        args.out,
+        RunFolder(out=args.out, checkpoints=args.checkpoints, shard_bytes=args.shard_mib << 20),
         journal,
         init_from=args.init_from,
         resume=args.resume,
         validation=ValidateConfig(num_prompts=64, max_tokens=192),
-        checkpoints=args.checkpoints,
         stop_after=args.stop_after,
-        shard_bytes=args.shard_mib << 20,
     )
     print(json.dumps(summary))
 
@@ -98,7 +102,12 @@ def _arguments() -> argparse.Namespace:
     answers.add_argument("--rows", type=int, default=512, help="answers written together")
     answers.add_argument("--wave", type=int, default=2048, help="answers handed to the engine at a time")
     answers.add_argument("--max-tokens", type=int, default=512)
-    answers.add_argument("--invent", type=int, default=20_000, help="prompts that the target is asked to make up")
+    answers.add_argument(
+        "--invent",
+        type=int,
+        default=20_000,
+        help="prompts that the target makes up, once those of the file are answered",
+    )
     answers.add_argument("--max-files", type=int, default=6)
     train = phases.add_parser("train", parents=[common])
     train.add_argument("--answers", type=Path, nargs="+", required=True, help="folders of answer files")

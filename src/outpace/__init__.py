@@ -1,4 +1,4 @@
-"""Outpace: EAGLE-3 speculative decoding that is never slower than plain decoding, and says why.
+"""Outpace: EAGLE-3 speculative decoding, built to be never slower than plain decoding and to say why.
 
 Settings and errors come at once; what needs torch is imported when it is first asked for, so that commands which only
 compute or print start without it.

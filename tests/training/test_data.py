@@ -1,20 +1,16 @@
-"""Prompts, conversations, batches, vocabulary and loops: what goes in comes out, in the promised order."""
+"""Prompts, conversations, batches and vocabulary: what goes in comes out, in the promised order."""
 
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from outpace.errors import ConfigError
 from outpace.training.conversations import Conversation, load_conversations, save_conversations
 from outpace.training.dataset import Dataset, split
-from outpace.training.loops import loop_period, trim_loop
 from outpace.training.prompts import Prompt, read_prompts
 from outpace.training.store import AnswerStore
 from outpace.training.vocabulary import choose_vocabulary, count_tokens
@@ -86,14 +82,36 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
         load_conversations([path])
 
 
+def asked(first: int, end: int) -> list[Prompt]:
+    return [Prompt(messages=({"role": "user", "content": f"What is {number}?"},)) for number in range(first, end)]
+
+
+def test_answers_to_other_prompts_are_not_taken_for_answers_to_these(tmp_path: Path) -> None:
+    AnswerStore(tmp_path).add(some(3), prompts=asked(0, 5))
+    store = AnswerStore(tmp_path)
+    assert store.left(asked(0, 5)) == []
+    assert store.left(asked(0, 9)) == asked(5, 9)
+    for others in (asked(1, 9), asked(0, 4), [*asked(0, 4), *asked(5, 9)]):
+        with pytest.raises(ConfigError, match=r"answers to 5 prompts.*not the first 5 of these"):
+            store.left(others)
+
+
+def test_a_state_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+    for text in ("{", "[]", '{"num_files": "1"}', '{"pages": 3}'):
+        (tmp_path / "answers.json").write_text(text)
+        with pytest.raises(ConfigError, match=r"answers\.json cannot be read"):
+            AnswerStore(tmp_path)
+
+
 def test_the_store_grows_in_shards_and_remembers_where_it_was(tmp_path: Path) -> None:
     store = AnswerStore(tmp_path, shard_bytes=2000)
     for wave in range(4):
-        store.add(some(3, seed=wave), num_prompts=4)
+        store.add(some(3, seed=wave), prompts=asked(4 * wave, 4 * wave + 4))
     assert len(store.paths()) > 1
     again = AnswerStore(tmp_path, shard_bytes=2000)
     assert again.num_prompts_done == 16
-    again.add(some(2, seed=9), num_prompts=2)
+    assert again.left(asked(0, 20)) == asked(16, 20)
+    again.add(some(2, seed=9), prompts=asked(16, 18))
     expected = [c.tokens.tolist() for wave in range(4) for c in some(3, seed=wave)]
     expected += [c.tokens.tolist() for c in some(2, seed=9)]
     assert [c.tokens.tolist() for c in AnswerStore(tmp_path).load()] == expected
@@ -120,12 +138,20 @@ def test_prompt_files(tmp_path: Path, packed: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["3", "{", '{"turns": []}', '{"prompt": " "}', '{"messages": [{"role": "assistant", "content": "x"}]}']
+    "line",
+    [
+        "3",
+        "{",
+        "[" * 100_000,
+        '{"turns": []}',
+        '{"prompt": " "}',
+        '{"messages": [{"role": "assistant", "content": "x"}]}',
+    ],
 )
 def test_a_bad_prompt_is_named_with_its_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text(f'"fine"\n{line}\n')
-    with pytest.raises(ConfigError, match="line 2"):
+    with pytest.raises(ConfigError, match=r"line 2.*write a text in quotes"):
         read_prompts(path)
 
 
@@ -156,19 +182,3 @@ def test_vocabulary_size_follows_coverage() -> None:
         choose_vocabulary(counts, size=8193)
     with pytest.raises(ConfigError, match="no answer token"):
         choose_vocabulary(counts * 0)
-
-
-@given(st.integers(1, 40), st.integers(0, 60), st.integers(3, 30), st.integers(0, 39))
-def test_loops_are_cut_after_two_blocks(period: int, num_before: int, repeats: int, extra: int) -> None:
-    rng = np.random.default_rng(period * 1000 + num_before)
-    block = np.arange(100, 100 + period)
-    before = rng.integers(1000, 100_000, num_before)
-    tokens = np.concatenate([before, np.tile(block, repeats), block[: extra % period]])
-    looped = (repeats - 1) * period + extra % period >= max(2 * period, 24)
-    assert loop_period(tokens) == (period if looped else None)
-    assert len(trim_loop(tokens)) == (num_before + 2 * period if looped else len(tokens))
-
-
-def test_ordinary_text_is_no_loop() -> None:
-    tokens = np.array(json.loads("[" + ",".join(str(i * i % 97) for i in range(96)) + "]"))
-    assert loop_period(tokens) is None

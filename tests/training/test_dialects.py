@@ -33,7 +33,7 @@ def test_every_dialect_learns_and_is_saved(tmp_path: Path, dialect: str, own_emb
     made = make_drafter(tmp_path / "given", dialect, model.config, own_embedding=own_embedding)
     prepared = prepare_drafter(target, (), CONFIG, str(made.directory))
     drafter = prepared.drafter
-    assert prepared.fine_tuning
+    assert prepared.coverage is None
     ids, taps = drafter.target_ids_V.clone(), drafter.wiring.aux_boundaries
     embeddings = drafter.embed.weight.clone()
     teacher = Teacher(model, taps=taps, target_ids_V=ids, num_steps=3)

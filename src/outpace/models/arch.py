@@ -11,6 +11,15 @@ from typing import Literal
 
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
+MAX_LAYERS = 1024
+MAX_WIDTH = 1 << 18
+"""Of hidden states and MLPs."""
+MAX_HEADS = 4096
+MAX_HEAD_DIM = 4096
+MAX_VOCAB = 1 << 22
+MAX_POSITIONS = 1 << 24
+"""Larger sizes, several times those of any model, mean a damaged file and are refused before memory is taken."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
@@ -55,4 +64,4 @@ class TargetConfig:
     tie_embeddings: bool = False
     windows: tuple[int | None, ...]
     eos_token_ids: tuple[int, ...] = ()
-    bos_token_id: int | None = None
+    """Every one of them ends an answer; see `ends`."""

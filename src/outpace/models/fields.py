@@ -12,6 +12,11 @@ from typing import Any
 
 from outpace.errors import CheckpointError
 
+MAX_JSON_BYTES = 16 << 20
+"""The largest files are indices of thousands of experts, under 10 MB."""
+
+_MAX_INTEGER = 2**31 - 1
+
 
 class Fields:
     """One JSON object. `origin` is how errors call it. A field that is null counts as absent."""
@@ -28,10 +33,12 @@ class Fields:
         """Names of the fields that were never asked for and are not null."""
         return sorted(name for name, value in self.values.items() if name not in self.read and value is not None)
 
-    def integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
+    def integer(self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int = _MAX_INTEGER) -> int:
         value = self._present(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise CheckpointError(f"{self.origin}: {name} is {value!r}; it must be a whole number from {minimum} on")
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+            raise CheckpointError(
+                f"{self.origin}: {name} is {value!r}; it must be a whole number in {minimum} … {maximum}"
+            )
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -68,9 +75,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """One JSON object from a file.
 
     Raises:
-        CheckpointError: the file is missing, unreadable, not JSON or not an object.
+        CheckpointError: the file is missing, unreadable, too large, not JSON or not an object.
     """
     try:
+        check_size(path, MAX_JSON_BYTES)
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path.parent} has no {path.name}; it is not a whole checkpoint") from error
@@ -79,3 +87,9 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} holds a {type(values).__name__}; it must be a JSON object")
     return values
+
+
+def check_size(path: Path, limit: int) -> None:
+    """Raises CheckpointError for a file of more than `limit` bytes; OSError if it is not there."""
+    if (size := path.stat().st_size) > limit:
+        raise CheckpointError(f"{path} has {size} bytes; at most {limit} are read: fetch the checkpoint again")

@@ -53,6 +53,7 @@ class GgufCheckpoint:
     """float32, dequantised each time one is asked for."""
     tokenizer: Tokenizer | None
     """None if the file has no vocabulary."""
+    notes: tuple[str, ...]
 
 
 def read_gguf(path: Path | str) -> GgufCheckpoint:
@@ -62,13 +63,13 @@ def read_gguf(path: Path | str) -> GgufCheckpoint:
         CheckpointError: broken, of an unsupported architecture, feature, tensor type or tokenizer; it says which.
     """
     file = GgufFile(Path(path))
-    config = read_config(file)
+    config, notes = read_config(file)
     tokenizer = Tokenizer.from_gguf_fields(file.metadata, file.path)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{path}: the vocabulary has {tokenizer.vocab_size} tokens, the embedding only {config.vocab_size} rows"
         )
-    return GgufCheckpoint(config, GgufTensors(file, config), tokenizer)
+    return GgufCheckpoint(config, GgufTensors(file, config), tokenizer, notes)
 
 
 class GgufTensors(Mapping[str, Tensor]):

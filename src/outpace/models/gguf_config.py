@@ -11,7 +11,8 @@ import re
 import numpy as np
 
 from outpace.errors import CheckpointError
-from outpace.models.arch import TargetConfig
+from outpace.models.arch import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH, TargetConfig
+from outpace.models.ends import Ends, resolve_ends
 from outpace.models.fields import Fields
 from outpace.models.gguf_file import GgufFile
 from outpace.models.gguf_rope import read_rope
@@ -43,8 +44,8 @@ _NEUTRAL: dict[str, tuple[float, ...]] = {
 """What the model does not do, and the values at which it need not."""
 
 
-def read_config(file: GgufFile) -> TargetConfig:
-    """What the target is.
+def read_config(file: GgufFile) -> tuple[TargetConfig, tuple[str, ...]]:
+    """What the target is, and a sentence that says what ends an answer.
 
     Raises:
         CheckpointError: an unsupported architecture or feature, or sizes that its tensors do not have; names the key.
@@ -58,23 +59,29 @@ def read_config(file: GgufFile) -> TargetConfig:
     fields = file.fields(architecture + ".")
     fields = Fields({key: _uniform(value) for key, value in fields.values.items()}, fields.origin)
     _refuse_extras(file, fields)
-    config = _config(file, fields, architecture)
+    ends = _ends(file)
+    config = _config(file, fields, architecture, ends.token_ids)
     _check_sizes(file, config)
-    return config
+    return config, (ends.note,)
 
 
-def _config(file: GgufFile, fields: Fields, architecture: str) -> TargetConfig:
-    hidden = fields.integer("embedding_length")
-    num_heads = fields.integer("attention.head_count")
-    num_layers = fields.integer("block_count")
+def _ends(file: GgufFile) -> Ends:
+    found = ((key, _token_id(file, key)) for key in _END_KEYS)
+    named = [(f"tokenizer.ggml.{key}", () if token is None else (token,)) for key, token in found]
+    return resolve_ends(named, _rows(file, "token_embd.weight"))
+
+
+def _config(file: GgufFile, fields: Fields, architecture: str, eos_token_ids: tuple[int, ...]) -> TargetConfig:
+    hidden = fields.integer("embedding_length", maximum=MAX_WIDTH)
+    num_heads = fields.integer("attention.head_count", maximum=MAX_HEADS)
+    num_layers = fields.integer("block_count", maximum=MAX_LAYERS)
     if num_layers != _num_blocks(file):
         raise CheckpointError(
             f"{fields.origin}: block_count is {num_layers}; the file holds tensors of {_num_blocks(file)} blocks"
         )
-    head_dim = fields.integer("attention.key_length", max(1, hidden // num_heads))
+    head_dim = fields.integer("attention.key_length", max(1, hidden // num_heads), maximum=MAX_HEAD_DIM)
     _check_head(fields, head_dim)
-    max_positions = fields.integer("context_length")
-    ends = [end for key in _END_KEYS if (end := _token_id(file, key)) is not None]
+    max_positions = fields.integer("context_length", maximum=MAX_POSITIONS)
     return TargetConfig(
         architecture=architecture,
         vocab_size=_rows(file, "token_embd.weight"),
@@ -83,7 +90,7 @@ def _config(file: GgufFile, fields: Fields, architecture: str) -> TargetConfig:
         num_heads=num_heads,
         num_kv_heads=fields.integer("attention.head_count_kv", num_heads),
         head_dim=head_dim,
-        intermediate_size=fields.integer("feed_forward_length"),
+        intermediate_size=fields.integer("feed_forward_length", maximum=MAX_WIDTH),
         norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         rope=read_rope(file, fields, head_dim, max_positions),
         max_positions=max_positions,
@@ -93,8 +100,7 @@ def _config(file: GgufFile, fields: Fields, architecture: str) -> TargetConfig:
         qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
         tie_embeddings="output.weight" not in file.tensors,
         windows=_windows(fields, num_layers),
-        eos_token_ids=tuple(dict.fromkeys(ends)),
-        bos_token_id=_token_id(file, "bos_token_id"),
+        eos_token_ids=eos_token_ids,
     )
 
 

@@ -87,11 +87,9 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], path: Path) -> TokenizerPar
         special.get("eos_token") if fields.flag("add_eos_token", False) else None,
     )
     template = metadata.get("tokenizer.chat_template")
-    ends = (fields.get(f"{name}_token_id") for name in ("eos", "eot", "eom"))
     return TokenizerParts(
         backend=backend,
         special_tokens=special,
-        eos_token_ids=tuple(dict.fromkeys(end for end in ends if end is not None and end != _NO_TOKEN)),
         chat_template=template if isinstance(template, str) else None,
     )
 

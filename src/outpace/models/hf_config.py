@@ -10,7 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from outpace.errors import CheckpointError
-from outpace.models.arch import TargetConfig
+from outpace.models.arch import (
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    MAX_VOCAB,
+    MAX_WIDTH,
+    TargetConfig,
+)
+from outpace.models.ends import Ends, resolve_ends
 from outpace.models.fields import Fields, read_json
 from outpace.models.hf_rope import CONFIG_FIELDS, read_rope
 
@@ -48,6 +57,7 @@ _HARMLESS = frozenset(
         "architectures",
         "attention_dropout",
         "attn_implementation",
+        "bos_token_id",
         "_attn_implementation_autoset",
         "dtype",
         "initializer_range",
@@ -61,11 +71,15 @@ _HARMLESS = frozenset(
 """Fields about training, storing or running a model, not worth a note."""
 
 
-def read_target(directory: Path) -> tuple[TargetConfig, tuple[str, ...]]:
+def read_target(directory: Path, *, tokenizer_eos: int | None = None) -> tuple[TargetConfig, tuple[str, ...]]:
     """Reads config.json, and generation_config.json for the tokens that end an answer.
 
+    Args:
+        directory: of the checkpoint.
+        tokenizer_eos: the token that its tokenizer calls the end; it ends an answer too.
+
     Returns:
-        The configuration, and a sentence for each thing in it that was not used.
+        The configuration, and sentences: what ends an answer, and each thing that was not used.
 
     Raises:
         CheckpointError: a file is unreadable, the architecture is not served, or a field is missing or not served.
@@ -74,27 +88,36 @@ def read_target(directory: Path) -> tuple[TargetConfig, tuple[str, ...]]:
     generation_path = directory / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
     fields = Fields(config, str(directory / "config.json"))
-    target = parse_target(fields, Fields(generation, str(generation_path)))
-    return target, _notes(fields)
+    ends = _ends(fields, Fields(generation, str(generation_path)), tokenizer_eos)
+    return _target(fields, ends.token_ids), (ends.note, *_notes(fields))
 
 
-def parse_target(fields: Fields, generation: Fields) -> TargetConfig:
-    """The configuration in a config.json's fields; the end-of-text ids of `generation` replace its own."""
+def _ends(fields: Fields, generation: Fields, tokenizer_eos: int | None) -> Ends:
+    named = (
+        ("generation_config.json", generation.token_ids("eos_token_id")),
+        ("config.json", fields.token_ids("eos_token_id")),
+        ("the tokenizer", () if tokenizer_eos is None else (tokenizer_eos,)),
+    )
+    return resolve_ends(named, fields.integer("vocab_size", maximum=MAX_VOCAB))
+
+
+def _target(fields: Fields, eos_token_ids: tuple[int, ...]) -> TargetConfig:
     architecture = _architecture(fields)
     _refuse_other_maths(fields)
-    hidden, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    num_layers, max_positions = fields.integer("num_hidden_layers"), fields.integer("max_position_embeddings")
+    hidden = fields.integer("hidden_size", maximum=MAX_WIDTH)
+    num_heads = fields.integer("num_attention_heads", maximum=MAX_HEADS)
+    num_layers = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    max_positions = fields.integer("max_position_embeddings", maximum=MAX_POSITIONS)
     own_bias = architecture in ("llama", "qwen3") and fields.flag("attention_bias")
-    bos, eos = fields.token_ids("bos_token_id"), fields.token_ids("eos_token_id")
     return TargetConfig(
         architecture=architecture,
-        vocab_size=fields.integer("vocab_size"),
+        vocab_size=fields.integer("vocab_size", maximum=MAX_VOCAB),
         hidden_size=hidden,
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=_num_kv_heads(fields, architecture, num_heads),
         head_dim=_head_dim(fields, architecture, hidden, num_heads),
-        intermediate_size=fields.integer("intermediate_size"),
+        intermediate_size=fields.integer("intermediate_size", maximum=MAX_WIDTH),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope=read_rope(fields.values, max_positions, fields.origin),
         max_positions=max_positions,
@@ -104,8 +127,7 @@ def parse_target(fields: Fields, generation: Fields) -> TargetConfig:
         qk_norm=architecture == "qwen3",
         tie_embeddings=fields.flag("tie_word_embeddings"),
         windows=_windows(fields, architecture, num_layers),
-        eos_token_ids=generation.token_ids("eos_token_id") or eos,
-        bos_token_id=bos[0] if bos else None,
+        eos_token_ids=eos_token_ids,
     )
 
 
@@ -144,7 +166,7 @@ def _num_kv_heads(fields: Fields, architecture: str, num_heads: int) -> int:
 
 def _head_dim(fields: Fields, architecture: str, hidden: int, num_heads: int) -> int:
     default = 128 if architecture == "qwen3" else hidden // num_heads
-    head_dim = fields.integer("head_dim", default, minimum=2)
+    head_dim = fields.integer("head_dim", default, minimum=2, maximum=MAX_HEAD_DIM)
     if head_dim % 2 or (fields.get("head_dim") is None and architecture != "qwen3" and hidden % num_heads):
         raise CheckpointError(
             f"{fields.origin}: heads of {head_dim} elements (hidden_size {hidden}, {num_heads} heads) cannot be turned "

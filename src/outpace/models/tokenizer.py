@@ -25,7 +25,6 @@ class Tokenizer:
 
     def __init__(self, parts: TokenizerParts) -> None:
         self.backend = parts.backend
-        self.eos_token_ids = parts.eos_token_ids
         self.special_tokens = dict(parts.special_tokens)
         self._template = None if parts.chat_template is None else ChatTemplate(parts.chat_template, self.special_tokens)
         added = parts.backend.get_added_tokens_decoder()
@@ -55,9 +54,11 @@ class Tokenizer:
         return None if parts is None else cls(parts)
 
     @property
-    def bos_token_id(self) -> int | None:
-        """What begins a text, if the model was trained with it."""
-        return self._id_of("bos_token")
+    def eos_token_id(self) -> int | None:
+        """The token that the tokenizer calls the end. What ends an answer is `TargetConfig.eos_token_ids`."""
+        token = self.special_tokens.get("eos_token")
+        found: int | None = None if token is None else self.backend.token_to_id(token)
+        return found
 
     @property
     def chat_template(self) -> str | None:
@@ -110,11 +111,6 @@ class Tokenizer:
         """A fresh incremental decoding; see `IncrementalDecoder`."""
         skipped = self._skipped if skip_special else frozenset()
         return ByteStream(self.backend, skipped) if self._is_byte_level else WindowStream(self.backend, skipped)
-
-    def _id_of(self, name: str) -> int | None:
-        token = self.special_tokens.get(name)
-        found: int | None = None if token is None else self.backend.token_to_id(token)
-        return found
 
 
 class IncrementalDecoder:

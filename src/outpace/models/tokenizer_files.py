@@ -1,19 +1,17 @@
-"""A tokenizer from a checkpoint's directory: tokenizer.json does the work, four other files say what it leaves out.
+"""A tokenizer from a checkpoint's directory: tokenizer.json does the work, three other files say what it leaves out.
 
 They are read as transformers' PreTrainedTokenizerFast reads them, with which the tests compare. (Its add_bos_token has
-no effect beside a tokenizer.json.)
+no effect beside a tokenizer.json.) Which tokens end an answer is decided in `ends`.
 
     tokenizer.json             the backend: vocabulary, merges, normalizer, pre-tokenizer, decoder
     tokenizer_config.json      names of the special tokens, tokens to add, the chat template
     special_tokens_map.json    the names, in checkpoints whose tokenizer_config.json lists no added tokens
     chat_template.jinja/.json  the chat template, if it is not in tokenizer_config.json
-    generation_config.json, config.json  the tokens that end an answer
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,10 @@ import tokenizers
 from tokenizers import AddedToken
 
 from outpace.errors import CheckpointError
+from outpace.models.fields import MAX_JSON_BYTES, check_size, read_json
 from outpace.models.tokenizer_parts import TokenizerParts
 
 MAX_TOKENIZER_BYTES = 256 << 20
-MAX_CONFIG_BYTES = 16 << 20
 
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
@@ -51,13 +49,12 @@ def read_directory(path: Path) -> TokenizerParts | None:
     return TokenizerParts(
         backend=backend,
         special_tokens=special,
-        eos_token_ids=_ends(path, backend, special),
         chat_template=_template(path, config),
     )
 
 
 def _backend(path: Path) -> tokenizers.Tokenizer:
-    _check_size(path, MAX_TOKENIZER_BYTES)
+    check_size(path, MAX_TOKENIZER_BYTES)
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the backend raises plain Exception
@@ -94,31 +91,32 @@ def _add_special(backend: tokenizers.Tokenizer, tokens: list[AddedToken]) -> Non
 
 
 def _added(token: Any) -> AddedToken | None:
-    """A token as these files write one: its text, or an object with its flags."""
-    if isinstance(token, str):
-        return AddedToken(token, special=True, normalized=False)
-    if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+    """A token as these files write one: its text, or an object with its flags.
+
+    Raises:
+        CheckpointError: the text has lone surrogates.
+    """
+    flags = {"special": True, "normalized": False}
+    content = token
+    if isinstance(token, dict):
+        flags = {flag: bool(token[flag]) for flag in _FLAGS if flag in token}
+        content = token.get("content")
+    if not isinstance(content, str):
         return None
-    flags = {flag: bool(token[flag]) for flag in _FLAGS if flag in token}
-    return AddedToken(token["content"], **flags)
-
-
-def _ends(path: Path, backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> tuple[int, ...]:
-    """The ids of generation_config.json, config.json and the tokenizer's own eos_token, in this order."""
-    ends: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        value = _json(path / name).get("eos_token_id")
-        listed: Iterable[Any] = value if isinstance(value, list) else [value]
-        ends += [end for end in listed if isinstance(end, int) and not isinstance(end, bool)]
-    own = backend.token_to_id(special["eos_token"]) if "eos_token" in special else None
-    return tuple(dict.fromkeys(ends if own is None else [*ends, own]))
+    try:
+        return AddedToken(content, **flags)
+    except UnicodeEncodeError as error:
+        raise CheckpointError(
+            f"tokenizer_config.json or special_tokens_map.json: token {content!r} is no Unicode text, since it has "
+            "lone surrogates; correct it there"
+        ) from error
 
 
 def _template(path: Path, config: Mapping[str, Any]) -> str | None:
     """The file chat_template.jinja wins, as in transformers; of several named templates the one called default."""
     file = path / "chat_template.jinja"
     if file.is_file():
-        _check_size(file, MAX_CONFIG_BYTES)
+        check_size(file, MAX_JSON_BYTES)
         try:
             return file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -133,18 +131,4 @@ def _template(path: Path, config: Mapping[str, Any]) -> str | None:
 
 def _json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; empty if the file is absent."""
-    if not path.is_file():
-        return {}
-    _check_size(path, MAX_CONFIG_BYTES)
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
-    return value
-
-
-def _check_size(path: Path, limit: int) -> None:
-    if (size := path.stat().st_size) > limit:
-        raise CheckpointError(f"{path} has {size} bytes; at most {limit} are read")
+    return read_json(path) if path.is_file() else {}

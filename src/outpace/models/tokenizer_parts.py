@@ -15,5 +15,4 @@ class TokenizerParts:
     backend: tokenizers.Tokenizer
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """bos_token, eos_token, … as the chat template knows them; absent ones are left out."""
-    eos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None

@@ -13,21 +13,30 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from outpace.config import SamplingParams
+from outpace.config import MAX_TOKENS, SamplingParams
 from outpace.engine.llm import LLM
 from outpace.engine.results import Result
 from outpace.errors import ConfigError
+from outpace.loops import final_period, trim_loop
 from outpace.models.tokenizer import Tokenizer
 from outpace.training.conversations import Conversation, Ints
-from outpace.training.loops import loop_period, trim_loop
+from outpace.training.limits import MAX_RUN_SEED, check_limits
 from outpace.training.prompts import Message, Prompt
+
+MAX_LOOP_PERIOD = 160
+"""Where a loop that an answer ends in is established, the lesson stops: a drafter learns it from a few tokens, and
+hundreds more would crowd out the rest. Blocks are as long as a paragraph, since those are repeated for ever too."""
 
 _MARK = "␟outpace␟"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerConfig:
-    """How answers are written."""
+    """How answers are written.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
 
     max_tokens: int = 512
     max_prompt: int = 1024
@@ -38,6 +47,18 @@ class AnswerConfig:
     wave: int = 2048
     """Prompts handed to the engine at a time; several times its rows, so that few of them stand empty."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_limits(
+            self,
+            max_tokens=(1, MAX_TOKENS),
+            max_prompt=(1, MAX_TOKENS),
+            greedy_share=(0.0, 1.0),
+            low_temperature=(0.0, 100.0),
+            high_temperature=(self.low_temperature, 100.0),
+            wave=(1, 1 << 20),
+            seed=(0, MAX_RUN_SEED),
+        )
 
 
 @dataclass(slots=True)
@@ -54,13 +75,6 @@ class AnswerStats:
     skipped: int = 0
     seconds: float = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
-
-    def __str__(self) -> str:
-        rate = self.tokens / self.seconds if self.seconds else 0.0
-        return (
-            f"{self.answers} answers, {self.tokens} tokens ({rate:.0f} tok/s kept), {self.greedy} greedy, "
-            f"{self.ended} ended, {self.looped} looped, {self.skipped} prompts skipped"
-        )
 
 
 @dataclass(slots=True)
@@ -151,7 +165,7 @@ def _record(thread: _Thread, result: Result, stats: AnswerStats, finished: list[
     """Joins the answer to the thread's row; says whether it ended by itself, so that a further turn makes sense."""
     ended = result.finish_reason == "stop"
     written = np.array(result.token_ids, dtype=np.int64)
-    kept = written if ended else trim_loop(written)
+    kept = written if ended else trim_loop(written, max_period=MAX_LOOP_PERIOD)
     stats.answers += 1
     stats.tokens += len(kept)
     stats.ended += ended
@@ -214,13 +228,14 @@ def invent_prompts(
 
 
 def _usable(result: Result) -> bool:
-    return result.finish_reason == "stop" and loop_period(np.array(result.token_ids, dtype=np.int64)) is None
+    written = np.array(result.token_ids, dtype=np.int64)
+    return result.finish_reason == "stop" and final_period(written, max_period=MAX_LOOP_PERIOD) is None
 
 
 def _tokenizer(llm: LLM) -> Tokenizer:
     if llm.tokenizer is None:
         raise ConfigError(
-            f"{llm.target.source.name} came without a tokenizer; prompts are texts, so training needs one: "
-            "put tokenizer.json beside the weights, or give --answers that hold token ids"
+            f"{llm.target.source.name} came without a tokenizer; prompts are texts, so the target needs one to answer "
+            "them: put tokenizer.json beside the weights, or give a GGUF file, which holds its own"
         )
     return llm.tokenizer

@@ -39,13 +39,14 @@ class Dataset:
     """Conversations cut to `max_length` tokens, in reproducible batches of about `batch_tokens` places."""
 
     def __init__(self, conversations: Sequence[Conversation], *, batch_tokens: int, max_length: int, seed: int) -> None:
+        assert max_length <= batch_tokens, "TrainConfig sees to it"
         self.rows = [row for c in conversations if (row := _cut(c, max_length)).num_assistant > 2]
         if not self.rows:
             raise ConfigError(
                 f"none of {len(conversations)} conversations has 3 assistant tokens within {max_length} tokens; "
                 "give longer answers or raise max_length"
             )
-        self.batch_tokens, self.seed = max(batch_tokens, max_length), seed
+        self.batch_tokens, self.seed = batch_tokens, seed
 
     @property
     def num_assistant(self) -> int:

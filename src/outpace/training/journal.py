@@ -79,7 +79,7 @@ def _start(record: Record) -> str:
         f"{record['conversations']} conversations, {record['assistant_tokens']} assistant tokens, "
         f"{record['batches_per_epoch']} batches an epoch; {record['parameters'] / 1e6:.1f}M parameters; "
         f"draft vocabulary {record['draft_vocab_size']}, {covered}; peak rate {record['peak_rate']:.2e}; "
-        f"{record['attention']}"
+        f"{record['attention']} on {record['machine']['device']}"
     )
 
 

@@ -1,35 +1,25 @@
-"""From a target and prompts to a drafter directory: the steps that `outpace train` and the scripts share.
-
-out/config.json, model*.safetensors   the drafter, as any engine loads it
-out/answers/                          what the target wrote, as token ids
-out/checkpoint/                       to resume from
-out/metrics.jsonl                     every log record
-"""
+"""From a target and answers to a drafter directory: the steps that `outpace train` and the scripts share."""
 
 from __future__ import annotations
 
-import time
+import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from outpace.config import EngineConfig
-from outpace.engine.llm import LLM
+from outpace import __version__
 from outpace.errors import ConfigError
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import load_drafter, save_drafter
+from outpace.models.drafter_checkpoint import load_drafter
 from outpace.models.registry import LoadedTarget
-from outpace.training.answers import AnswerConfig, AnswerStats, answer, invent_prompts
 from outpace.training.conversations import Conversation
 from outpace.training.dataset import Dataset, split
+from outpace.training.folder import RunFolder
 from outpace.training.initialise import start_from_target
 from outpace.training.journal import Record
-from outpace.training.prompts import Prompt
 from outpace.training.recipe import TrainConfig, peak_rate
-from outpace.training.store import AnswerStore
 from outpace.training.trainer import Trainer
 from outpace.training.validate import ValidateConfig, validate
 from outpace.training.vocabulary import choose_vocabulary, count_tokens
@@ -37,69 +27,11 @@ from outpace.training.vocabulary import choose_vocabulary, count_tokens
 Log = Callable[[Record], None]
 
 
-def answering_engine(target: LoadedTarget, config: AnswerConfig, *, max_rows: int) -> LLM:
-    """An engine made for throughput: many rows, long prefill chunks, no drafter."""
-    context = min(target.config.max_positions, config.max_prompt + config.max_tokens)
-    engine = EngineConfig(
-        k=0, max_rows=max_rows, max_context=context, prefill_chunk=max(4096, 32 * max_rows), prefix_reuse=False
-    )
-    return LLM.from_parts(target, None, engine)
-
-
-def write_answers(
-    llm: LLM,
-    prompts: Sequence[Prompt],
-    store: AnswerStore,
-    config: AnswerConfig,
-    log: Log,
-    *,
-    num_invented: int = 0,
-    minutes: float | None = None,
-    max_files: int | None = None,
-) -> AnswerStats:
-    """Answers the prompts that the store lacks.
-
-    Args:
-        llm: from `answering_engine`.
-        prompts: in order; those a former run answered are skipped.
-        store: where answers go, wave by wave.
-        config: how they are written.
-        log: gets one record a wave.
-        num_invented: prompts that the target writes itself, answered first (only in a run that starts afresh).
-        minutes: stop beginning waves then.
-        max_files: stop once the store has this many full files.
-    """
-    deadline = None if minutes is None else time.monotonic() + 60.0 * minutes
-    stats = AnswerStats()
-    if num_invented and not store.num_prompts_done:
-        invented = invent_prompts(llm, num_invented, wave=config.wave, seed=config.seed, deadline=deadline)
-        log({"event": "invented", "prompts": len(invented), "of": num_invented})
-        for wave in answer(llm, invented, config, stats, deadline=deadline):
-            store.add(wave.conversations, num_prompts=0)
-            log({"event": "answers", **_told(stats)})
-    left = prompts[store.num_prompts_done :]
-    for wave in answer(
-        llm, left, replace(config, seed=config.seed + store.num_prompts_done + 1), stats, deadline=deadline
-    ):
-        store.add(wave.conversations, num_prompts=wave.num_prompts)
-        log({"event": "answers", **_told(stats)})
-        if max_files is not None and store.num_files > max_files:
-            break
-    return stats
-
-
-def _told(stats: AnswerStats) -> Record:
-    rate = stats.tokens / stats.seconds if stats.seconds else 0.0
-    fields = ("answers", "tokens", "greedy", "ended", "looped", "skipped", "seconds")
-    return {name: getattr(stats, name) for name in fields} | {"tokens_per_second": rate}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A drafter ready to be trained, and what was decided for it."""
 
     drafter: Drafter
-    fine_tuning: bool
     coverage: float | None
     """Share of the answers' tokens in the draft vocabulary; None if the drafter came with its own."""
 
@@ -116,7 +48,7 @@ def prepare_drafter(
     weight = target.model.embed.weight
     if init_from is not None:
         drafter = load_drafter(init_from, target.model, dtype=weight.dtype, device=weight.device)
-        return Prepared(drafter=_trainable(drafter), fine_tuning=True, coverage=None)
+        return Prepared(drafter=_trainable(drafter), coverage=None)
     chosen = choose_vocabulary(
         count_tokens(conversations, target.config.vocab_size),
         size=config.draft_vocab_size,
@@ -130,7 +62,7 @@ def prepare_drafter(
         options["intermediate_size"] = config.intermediate_size
     drafter = Drafter.create(target.model, draft_ids=chosen.target_ids_V, **options)
     start_from_target(drafter, target.model)
-    return Prepared(drafter=_trainable(drafter), fine_tuning=False, coverage=chosen.coverage)
+    return Prepared(drafter=_trainable(drafter), coverage=chosen.coverage)
 
 
 def _trainable(drafter: Drafter) -> Drafter:
@@ -144,30 +76,26 @@ def train_drafter(
     target: LoadedTarget,
     conversations: Sequence[Conversation],
     config: TrainConfig,
-    out: Path,
+    folder: RunFolder,
     log: Log,
     *,
     init_from: str | None = None,
     resume: bool = False,
     validation: ValidateConfig | None = None,
-    checkpoints: Path | None = None,
     stop_after: float | None = None,
-    shard_bytes: int = 15 << 20,
 ) -> Record:
-    """Trains a drafter and writes it to `out`; returns the summary that was logged last.
+    """Trains a drafter and writes it to `folder`; returns the summary that was logged last.
 
     Args:
         target: frozen.
         conversations: what to learn from; some are held out.
         config: the recipe.
-        out: see the module's docstring.
+        folder: where the drafter and the checkpoints go.
         log: gets every record.
         init_from: a drafter to fine-tune.
         resume: go on from the checkpoint.
         validation: measure accept length by real drafting, before (when fine-tuning) and after.
-        checkpoints: folder of the checkpoints; None is `out/checkpoint`.
         stop_after: minutes after which this call ends, though the run has not; resume it then.
-        shard_bytes: largest weight file.
 
     Raises:
         ConfigError: there is a checkpoint but `resume` was not asked for, or the other way round; or the target is in
@@ -175,76 +103,112 @@ def train_drafter(
     """
     if target.model.embed.weight.dtype == torch.float16:
         raise ConfigError("the target's dtype is float16, in which gradients vanish; train in bfloat16 or float32")
-    checkpoints = checkpoints or out / "checkpoint"
-    if any(checkpoints.glob("step-*")) != resume:
-        wanted = (
-            "has no checkpoint; leave --resume out" if resume else "holds a checkpoint; give --resume, or another --out"
-        )
-        raise ConfigError(f"{checkpoints} {wanted}")
-    prepared = prepare_drafter(target, conversations, config, str(out) if resume and init_from is None else init_from)
-    drafter = prepared.drafter
+    folder.check(resume=resume)
+    origin = str(folder.out) if resume and init_from is None else init_from
+    prepared = prepare_drafter(target, conversations, config, origin)
     rows, held_out = split(conversations, num_held_out=config.num_held_out, seed=config.seed)
-    trainer = Trainer(
-        target.model,
-        drafter,
-        _dataset(rows, config),
-        _dataset(held_out, config) if held_out else None,
-        config,
-        peak=peak_rate(config, drafter.wiring.hidden_size, fine_tuning=init_from is not None),
-        folder=checkpoints,
-        log=log,
-        export=lambda: save_drafter(drafter, out, shard_bytes=shard_bytes),
-    )
-    log(_start_record(trainer, prepared, conversations))
+    peak = peak_rate(config, prepared.drafter.wiring.hidden_size, fine_tuning=init_from is not None)
+    trainer = _trainer(target, prepared.drafter, (rows, held_out), replace(config, learning_rate=peak), folder, log)
+    log(_start_record(trainer, prepared, len(conversations), init_from))
     before = None
-    prompts = [row.tokens[: row.spans[0][0]].tolist() for row in held_out]
     if resume:
         trainer.resume()
     else:
-        save_drafter(drafter, out, shard_bytes=shard_bytes)
-        if init_from is not None and validation is not None and prompts:
-            before = _validated(target, out, prompts, validation)
+        folder.save(prepared.drafter)
+        if init_from is not None and (before := _validated(target, folder, held_out, validation)) is not None:
             log({"event": "before", "accept_length": before})
-    progress = trainer.run(stop_after=stop_after)
-    after = _validated(target, out, prompts, validation) if validation is not None and prompts else None
-    summary = {
-        "event": "done",
-        "finished": trainer.fraction() >= 1.0,
-        "out": str(out),
-        "steps": progress.step,
-        "epochs": progress.epoch + progress.batch / max(1, trainer.training.num_batches),
-        "seconds": progress.seconds,
-        "tokens": progress.num_tokens,
-        "accept_length_before": before,
-        "accept_length": after,
-    }
+    trainer.run(stop_after=stop_after)
+    after = _validated(target, folder, held_out, validation)
+    summary = _summary(trainer, folder) | {"accept_length_before": before, "accept_length": after}
     log(summary)
     return summary
+
+
+def _trainer(
+    target: LoadedTarget,
+    drafter: Drafter,
+    parts: tuple[Sequence[Conversation], Sequence[Conversation]],
+    config: TrainConfig,
+    folder: RunFolder,
+    log: Log,
+) -> Trainer:
+    """`parts` are what is learned and what is held out; the config's learning rate is the peak."""
+    assert config.learning_rate is not None
+    training, held_out = (_dataset(part, config) if part else None for part in parts)
+    assert training is not None, "at most a tenth is held out"
+    return Trainer(
+        target.model,
+        drafter,
+        training,
+        held_out,
+        config,
+        peak=config.learning_rate,
+        folder=folder.checkpoint_folder,
+        log=log,
+        export=lambda: folder.save(drafter),
+    )
 
 
 def _dataset(conversations: Sequence[Conversation], config: TrainConfig) -> Dataset:
     return Dataset(conversations, batch_tokens=config.batch_tokens, max_length=config.max_length, seed=config.seed)
 
 
-def _start_record(trainer: Trainer, prepared: Prepared, conversations: Sequence[Conversation]) -> Record:
+def _start_record(trainer: Trainer, prepared: Prepared, num_conversations: int, init_from: str | None) -> Record:
+    drafter = prepared.drafter
+    resolved = replace(
+        trainer.config,
+        draft_vocab_size=len(drafter.target_ids_V),
+        intermediate_size=drafter.wiring.shape.intermediate_size,
+    )
     return {
         "event": "start",
-        "conversations": len(conversations),
+        "conversations": num_conversations,
         "assistant_tokens": trainer.training.num_assistant,
         "batches_per_epoch": trainer.training.num_batches,
         "parameters": sum(p.numel() for p in trainer.weights.masters.values()),
-        "draft_vocab_size": len(prepared.drafter.target_ids_V),
+        "draft_vocab_size": len(drafter.target_ids_V),
         "coverage": prepared.coverage,
         "peak_rate": trainer.weights.peak,
         "attention": type(trainer.kernel).__name__,
-        "drafter": prepared.drafter.wiring.describe(),
+        "init_from": init_from,
+        "config": asdict(resolved),
+        "machine": _machine(drafter.embed.weight),
+        "drafter": drafter.wiring.describe(),
+    }
+
+
+def _machine(weight: torch.Tensor) -> Record:
+    """What the run's speed and its last bits depend on."""
+    on_gpu = weight.device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(weight.device) if on_gpu else f"cpu, {platform.machine()}",
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "dtype": str(weight.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "outpace": __version__,
+    }
+
+
+def _summary(trainer: Trainer, folder: RunFolder) -> Record:
+    progress = trainer.progress
+    return {
+        "event": "done",
+        "finished": trainer.fraction() >= 1.0,
+        "out": str(folder.out),
+        "steps": progress.step,
+        "epochs": progress.epoch + progress.batch / max(1, trainer.training.num_batches),
+        "seconds": progress.seconds,
+        "tokens": progress.num_tokens,
     }
 
 
 def _validated(
-    target: LoadedTarget, out: Path, prompts: Sequence[Sequence[int]], config: ValidateConfig
-) -> list[Record]:
-    """Loads what was written, so that the files themselves are what is measured."""
-    weight = target.model.embed.weight
-    drafter = load_drafter(str(out), target.model, dtype=weight.dtype, device=weight.device)
-    return [found.as_dict() for found in validate(target, drafter, prompts, config)]
+    target: LoadedTarget, folder: RunFolder, held_out: Sequence[Conversation], config: ValidateConfig | None
+) -> list[Record] | None:
+    """Loads what was written, so that the files themselves are what is measured; None if nothing is to be."""
+    prompts = [row.tokens[: row.spans[0][0]].tolist() for row in held_out]
+    if config is None or not prompts:
+        return None
+    return [found.as_dict() for found in validate(target, folder.load(target.model), prompts, config)]

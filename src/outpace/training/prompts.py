@@ -8,8 +8,10 @@ An optional `kind` is counted and shown.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,11 @@ from outpace.errors import ConfigError
 Message = dict[str, str]
 
 ROLES = ("system", "user", "assistant")
+
+_FORMS = (
+    'write a text in quotes, {"prompt": "…"}, {"turns": ["…", …]} or {"messages": [{"role": "user", "content": "…"}]} '
+    "on one line"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +58,10 @@ def read_prompts(path: Path) -> list[Prompt]:
 def _parse(path: Path, number: int, line: str) -> Prompt:
     try:
         return to_prompt(json.loads(line))
-    except ValueError as error:
-        raise ConfigError(f"{path} line {number}: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} line {number} is not JSON ({error}); {_FORMS}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} line {number}: {error}; {_FORMS}") from error
 
 
 def to_prompt(value: Any) -> Prompt:
@@ -64,7 +73,7 @@ def to_prompt(value: Any) -> Prompt:
     if isinstance(value, str):
         value = {"prompt": value}
     if not isinstance(value, dict):
-        raise ValueError(f"a {type(value).__name__} is no prompt; write a text or an object")
+        raise ValueError(f"a {type(value).__name__} is no prompt")
     kind = str(value.get("kind", ""))
     if _is_text(value.get("prompt")):
         return Prompt(messages=(_user(value["prompt"]),), kind=kind)
@@ -76,6 +85,14 @@ def to_prompt(value: Any) -> Prompt:
         kept = tuple({"role": m["role"], "content": m["content"]} for m in messages)
         return Prompt(messages=kept, kind=kind)
     raise ValueError("an object needs a `prompt` text, a list of `turns`, or `messages` that end with the user")
+
+
+def extend_digest(digest: str, prompts: Iterable[Prompt]) -> str:
+    """The sha256 of a list of prompts that grew by some, from that of the list before; an empty list's is ""."""
+    for prompt in prompts:
+        text = json.dumps([digest, prompt.messages, prompt.followups])
+        digest = hashlib.sha256(text.encode()).hexdigest()
+    return digest
 
 
 def _user(content: str) -> Message:

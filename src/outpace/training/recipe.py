@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 
 from outpace.errors import ConfigError
+from outpace.models.arch import MAX_VOCAB, MAX_WIDTH
+from outpace.training.limits import MAX_RUN_SEED, check_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class TrainConfig:
     accumulate: int = 1
     """Batches in one optimizer step."""
     max_length: int = 2048
-    """Conversations are cut here."""
+    """Conversations are cut here; at most `batch_tokens`."""
     learning_rate: float | None = None
     """Peak; None is 1.5e-3 · 576 / hidden size, a quarter of that when fine-tuning."""
     warmup: float = 0.03
@@ -76,34 +78,43 @@ class TrainConfig:
     """Time between checkpoints."""
 
     def __post_init__(self) -> None:
-        lengths = [value for value in (self.steps, self.epochs, self.minutes) if value is not None]
-        if len(lengths) != 1 or lengths[0] <= 0:
-            raise ConfigError(
-                f"steps {self.steps}, epochs {self.epochs}, minutes {self.minutes}: give exactly one, above 0"
-            )
-        for name, value, low, high in self._limits():
-            if not low <= value <= high:
-                raise ConfigError(f"{name} is {value}; it must lie in {low} … {high}")
-
-    def _limits(self) -> tuple[tuple[str, float, float, float], ...]:
-        return (
-            ("batch_tokens", self.batch_tokens, 16, 1 << 24),
-            ("accumulate", self.accumulate, 1, 1 << 16),
-            ("max_length", self.max_length, 16, 1 << 20),
-            ("learning_rate", 1e-3 if self.learning_rate is None else self.learning_rate, 1e-9, 1.0),
-            ("warmup", self.warmup, 0.0, 1.0),
-            ("final_rate", self.final_rate, 0.0, 1.0),
-            ("weight_decay", self.weight_decay, 0.0, 10.0),
-            ("clip", self.clip, 1e-6, 1e6),
-            ("average", self.average, 0.0, 0.999999),
-            ("ttt_steps", self.ttt_steps, 1, 15),
-            ("decay", self.decay, 0.0, 1.0),
-            ("reach", self.reach, 0.0, 1.0),
-            ("adaptation", self.adaptation, 0.0, 100.0),
-            ("chunk_rows", self.chunk_rows, 1, 1 << 24),
-            ("coverage", self.coverage, 0.0, 1.0),
-            ("log_every", self.log_every, 1, 1 << 30),
+        if sum(value is not None for value in (self.steps, self.epochs, self.minutes)) != 1:
+            raise ConfigError(f"steps {self.steps}, epochs {self.epochs}, minutes {self.minutes}: give exactly one")
+        check_limits(
+            self,
+            steps=(1, 1 << 31),
+            epochs=(1e-9, 1e9),
+            minutes=(1e-9, 1e9),
+            batch_tokens=(16, 1 << 24),
+            accumulate=(1, 1 << 16),
+            max_length=(16, 1 << 20),
+            learning_rate=(1e-9, 1.0),
+            warmup=(0.0, 1.0),
+            final_rate=(0.0, 1.0),
+            weight_decay=(0.0, 10.0),
+            beta1=(0.0, 0.999999),
+            beta2=(0.0, 0.999999),
+            clip=(1e-6, 1e6),
+            average=(0.0, 0.999999),
+            ttt_steps=(1, 15),
+            decay=(0.0, 1.0),
+            reach=(0.0, 1.0),
+            adaptation=(0.0, 100.0),
+            chunk_rows=(1, 1 << 24),
+            draft_vocab_size=(1, MAX_VOCAB),
+            coverage=(0.0, 1.0),
+            max_draft_vocab_size=(1, MAX_VOCAB),
+            intermediate_size=(1, MAX_WIDTH),
+            seed=(0, MAX_RUN_SEED),
+            num_held_out=(0, 1 << 30),
+            log_every=(1, 1 << 30),
+            save_minutes=(0.0, 1e9),
         )
+        if self.max_length > self.batch_tokens:
+            raise ConfigError(
+                f"max_length is {self.max_length}, batch_tokens {self.batch_tokens}: a batch must hold the longest "
+                "conversation; lower max_length or raise batch_tokens"
+            )
 
     def rate_at(self, progress: float) -> float:
         """Learning rate as part of the peak, `progress` 0 … 1 through the run."""

@@ -9,16 +9,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from outpace.config import EngineConfig, SamplingParams
+from outpace.config import MAX_K, MAX_TOKENS, EngineConfig, SamplingParams
 from outpace.engine.llm import LLM
 from outpace.engine.results import RequestStats, Result
+from outpace.errors import ConfigError
 from outpace.models.drafter import Drafter
 from outpace.models.registry import LoadedTarget
+from outpace.training.limits import MAX_RUN_SEED, check_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateConfig:
-    """What is generated."""
+    """What is generated.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
 
     k: int = 4
     max_tokens: int = 128
@@ -26,6 +32,18 @@ class ValidateConfig:
     max_rows: int = 32
     num_prompts: int = 48
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_limits(
+            self,
+            k=(1, MAX_K),
+            max_tokens=(1, MAX_TOKENS),
+            max_rows=(1, 4096),
+            num_prompts=(1, 1 << 20),
+            seed=(0, MAX_RUN_SEED),
+        )
+        if not self.temperatures or not all(0.0 <= temperature <= 100.0 for temperature in self.temperatures):
+            raise ConfigError(f"temperatures is {self.temperatures}; give at least one, each in 0 … 100")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
