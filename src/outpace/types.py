@@ -1,13 +1,13 @@
 """The few values that everyone passes: a request, what the host plans for one forward, what the device answers.
 
-A Plan is host data and decides shapes; an Outcome is device data and decides nothing until `engine.collect` reads it.
+A plan is host data and decides shapes; an Outcome is what came of it. A forward is enqueued when it is planned and read
+later: nothing in a plan depends on tokens that the device may still be choosing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from torch import Tensor
+from enum import Enum
 
 from outpace.config import SamplingParams
 
@@ -46,32 +46,63 @@ class Changes:
     pages: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One forward over some rows.
+class SamplingKind(Enum):
+    """The work that choosing a token takes, for the whole batch: what its most demanding row needs."""
 
-    With `chunks` it is prefill: the prompt tokens of each row that are computed now. Without, it is a cycle of `k`
-    drafts and one verify; k = 0 is a plain step.
+    GREEDY = "greedy"
+    SAMPLED = "sampled"
+    """With temperature alone."""
+    TRUNCATED = "truncated"
+    """With top-k, top-p or min-p."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CyclePlan:
+    """A cycle of `k` drafts and one verify; k = 0 is a plain step."""
+
+    rows: tuple[int, ...]
+    k: int
+    kind: SamplingKind
+    bound: int
+    """No row reaches a position at or past this."""
+    changes: Changes = field(default_factory=Changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillPlan:
+    """The prompt tokens of each row that are computed now, and the token behind them, which may not count yet."""
+
+    rows: tuple[int, ...]
+    chunks: tuple[tuple[int, ...], ...]
+    fills_drafter: bool
+    """The drafter's cache is filled beside the target's."""
+    kind: SamplingKind
+    bound: int
+    changes: Changes = field(default_factory=Changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUpPlan:
+    """Rows that decoded plainly and are to draft again: their drafter entries are filled in behind.
+
+    Row i's tokens at positions starts[i] … its length - 1 are computed once more for their features; what the target
+    holds of them stays as it is. Its drafter then sees the entries from starts[i] + 1 on, or from where it did before.
     """
 
     rows: tuple[int, ...]
+    starts: tuple[int, ...]
+    chunks: tuple[tuple[int, ...], ...]
+    cold: tuple[bool, ...]
+    """Whether older entries are missing, so that the row's drafter sees nothing before these."""
     bound: int
-    """No row of the plan reaches a position at or past this."""
-    k: int = 0
-    chunks: tuple[tuple[int, ...], ...] = ()
-    fills_drafter: bool = False
-    """Prefill only: the drafter's cache is filled beside the target's."""
-    any_sampled: bool = False
-    any_truncated: bool = False
     changes: Changes = field(default_factory=Changes)
+
+
+Plan = CyclePlan | PrefillPlan | CatchUpPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one forward chose, still on the device: the first `num_emitted_B[b]` tokens of each row count.
+    """What a forward chose: each row's new tokens. After prefill one; it counts only where the prompt ended."""
 
-    After prefill S is 1; the token counts only for rows whose prompt ended in this chunk.
-    """
-
-    tokens_BS: Tensor
-    num_emitted_B: Tensor
+    tokens: tuple[tuple[int, ...], ...]

@@ -17,7 +17,7 @@ from outpace.speculation import cycle as module
 
 def causal(layer: int, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
     S = q_BSHD.shape[1]
-    return attention(q_BSHD, k_BSHD, v_BSHD, visible(torch.zeros(1, dtype=torch.int64), S, S, None, 0))
+    return attention(q_BSHD, k_BSHD, v_BSHD, visible(torch.zeros(1, dtype=torch.int64), S, S, None))
 
 
 def draft_from_scratch(target: LoadedTarget, drafter: Drafter, tokens: list[int], k: int) -> list[int]:

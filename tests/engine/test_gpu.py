@@ -8,7 +8,8 @@ import torch
 from engine.test_lossless import answers, prompts, sampled
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import SamplingParams
-from outpace.types import Outcome, Plan
+from outpace.engine.runner import Ticket
+from outpace.types import CyclePlan, Plan
 
 pytestmark = pytest.mark.gpu
 
@@ -40,17 +41,18 @@ def test_no_host_read_inside_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     target.model.to("cuda")
     llm = engine(target, tiny_drafter(target).to("cuda"))
     num_cycles = 0
-    run = llm.engine._runner.run
+    enqueue = llm.engine.runner.enqueue
 
-    def watched(plan: Plan) -> Outcome:
+    def watched(plan: Plan) -> Ticket:
         nonlocal num_cycles
-        num_cycles += not plan.chunks
-        torch.cuda.set_sync_debug_mode("default" if plan.chunks else "error")
+        cycles = isinstance(plan, CyclePlan)
+        num_cycles += cycles
+        torch.cuda.set_sync_debug_mode("error" if cycles else "default")
         try:
-            return run(plan)
+            return enqueue(plan)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(llm.engine._runner, "run", watched)
+    monkeypatch.setattr(llm.engine.runner, "enqueue", watched)
     llm.generate(prompts(4, seed=42), SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9))
     assert num_cycles

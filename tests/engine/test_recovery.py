@@ -11,7 +11,8 @@ from engine.test_lossless import answers, prompts
 from engine.test_pages import assert_all_back
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import SamplingParams
-from outpace.types import Outcome, Plan
+from outpace.engine.runner import Ticket
+from outpace.types import Plan
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -22,21 +23,21 @@ def test_a_forward_that_fails_costs_nobody_a_token(moment: str, monkeypatch: pyt
     params = SamplingParams(max_tokens=20, temperature=0.8, seed=3)
     expected = answers(engine(target, drafter).generate(batch, params))
     llm = engine(target, drafter, max_rows=4)
-    run = llm.engine._runner.run
+    enqueue = llm.engine.runner.enqueue
     calls = 0
 
-    def failing(plan: Plan) -> Outcome:
+    def failing(plan: Plan) -> Ticket:
         nonlocal calls
         calls += 1
         fails = calls % 3 == 0
         if fails and moment == "before":
             raise KeyboardInterrupt
-        outcome = run(plan)
+        ticket = enqueue(plan)
         if fails:
             raise KeyboardInterrupt
-        return outcome
+        return ticket
 
-    monkeypatch.setattr(llm.engine._runner, "run", failing)
+    monkeypatch.setattr(llm.engine.runner, "enqueue", failing)
     ids = [llm.engine.add(prompt, params) for prompt in batch]
     got: dict[int, list[int]] = {i: [] for i in ids}
     while llm.engine.busy:

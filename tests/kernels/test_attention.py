@@ -49,8 +49,9 @@ def test_paged_attention_equals_a_plain_softmax(window: int | None, first: int, 
         cache.keys_LNHD[1][slots] = past[0, row, :start]
         cache.values_LNHD[1][slots] = past[1, row, :start]
     start_B = torch.tensor(starts)
+    first_B = torch.full_like(start_B, first) if first else None
     slots = slots_of(start_B[:, None] + torch.arange(num_tokens), table, PAGE)
-    out = PagedAttend(cache, table, start_B, slots, (None, window), first)(1, q, k, v)
+    out = PagedAttend(cache, table, start_B, slots, (None, window), first_B)(1, q, k, v)
     for row, start in enumerate(starts):
         keys = torch.cat((past[0, row, :start], k[row]))
         values = torch.cat((past[1, row, :start], v[row]))

@@ -47,8 +47,9 @@ def test_equals_a_plain_softmax(
     q = torch.randn(len(STARTS), num_tokens, HEADS + KV_HEADS, D, dtype=dtype, device=DEVICE)[:, :, :HEADS]
     keys, values = cache.keys_LNHD[0], cache.values_LNHD[0]
     start_B = torch.tensor(STARTS, device=DEVICE)
+    first_B = torch.full_like(start_B, first) if first else None
     out = paged_attention(
-        q, keys, values, table, start_B, page_size=PAGE, window=window, first=first, max_splits=splits
+        q, keys, values, table, start_B, page_size=PAGE, window=window, first_B=first_B, max_splits=splits
     )
     every = torch.arange(NUM_PAGES * PAGE, device=DEVICE)[None]
     for row, start in enumerate(STARTS):

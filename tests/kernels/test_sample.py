@@ -10,6 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from outpace.kernels.sample import Sampling, choose, gumbel, truncate
+from outpace.types import SamplingKind
 
 
 def sampling(
@@ -27,9 +28,14 @@ def sampling(
         top_p_B=torch.full((num_rows,), top_p),
         min_p_B=torch.full((num_rows,), min_p),
         seed_B=torch.full((num_rows,), seed),
-        any_sampled=temperature > 0,
-        any_truncated=bool(top_k or top_p < 1 or min_p),
+        kind=_kind(temperature, bool(top_k or top_p < 1 or min_p)),
     )
+
+
+def _kind(temperature: float, truncated: bool) -> SamplingKind:
+    if temperature == 0:
+        return SamplingKind.GREEDY
+    return SamplingKind.TRUNCATED if truncated else SamplingKind.SAMPLED
 
 
 def reference_probabilities(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:

@@ -40,7 +40,9 @@ class PagedDrafter:
     def feed(self, tokens_BS: Tensor, hidden_BSH: Tensor, first: int) -> tuple[Tensor, Tensor]:
         positions = (first + torch.arange(tokens_BS.shape[1])).expand_as(tokens_BS)
         slots = slots_of(positions, self.table_BP, PAGE)
-        attend = PagedAttend(self.cache, self.table_BP, torch.full((ROWS,), first), slots, (None,), first=1)
+        attend = PagedAttend(
+            self.cache, self.table_BP, torch.full((ROWS,), first), slots, (None,), torch.ones(ROWS, dtype=torch.int64)
+        )
         return self.drafter(tokens_BS, hidden_BSH, positions - 1, attend)
 
 

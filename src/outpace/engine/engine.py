@@ -1,6 +1,9 @@
-"""The engine: requests in, runs of tokens out. One `step` is schedule, run, collect.
+"""The engine: requests in, runs of tokens out. One `step` is schedule, enqueue, collect.
 
     add / abort ──► Scheduler ── Plan ──► Runner ── Outcome ──► collect ──► Update
+
+On a GPU one forward is always in flight: while it runs, the next is planned and enqueued, and only then are its tokens
+read. A stop is discovered a cycle late, and what the row did meanwhile is dropped.
 
 Everything a request can do wrong is refused in `add`, so that nothing behind it can hurt another request.
 """
@@ -8,18 +11,20 @@ Everything a request can do wrong is refused in `add`, so that nothing behind it
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence as Tokens
+from collections import deque
+from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
 from itertools import count
 
 from outpace.config import MAX_SEED, EngineConfig, SamplingParams
 from outpace.engine.pages import Pages
-from outpace.engine.runner import Runner
-from outpace.engine.scheduler import Scheduler
+from outpace.engine.runner import Runner, Ticket
+from outpace.engine.scheduler import Scheduler, Work
 from outpace.engine.sequence import Counts, FinishReason, Sequence
 from outpace.errors import RequestError
+from outpace.speculation.control import FixedControl
 from outpace.speculation.pair import Pair
-from outpace.types import Outcome, Plan, Request
+from outpace.types import CyclePlan, PrefillPlan, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,9 @@ class Engine:
         self._max_context = config.max_context
         self._vocab_size = pair.target.config.vocab_size
         self.pages = Pages(config.num_pages, config.page_size, config.prefix_reuse)
-        self.scheduler = Scheduler(config, self.pages, self._draftable)
-        self._runner = Runner(pair, config)
+        self.scheduler = Scheduler(config, self.pages, self._draftable, FixedControl(config.k))
+        self.runner = Runner(pair, config)
+        self._in_flight: deque[tuple[Work, Ticket]] = deque()
         self._sequences: dict[int, Sequence] = {}
         self._updates: list[Update] = []
         self._ids = count()
@@ -61,7 +67,7 @@ class Engine:
         """Some request is not finished."""
         return self.scheduler.busy
 
-    def add(self, prompt_ids: Tokens[int], params: SamplingParams) -> int:
+    def add(self, prompt_ids: TokenIds[int], params: SamplingParams) -> int:
         """Queues a request and returns its id.
 
         Raises:
@@ -77,7 +83,7 @@ class Engine:
         self.scheduler.add(sequence)
         return request.id
 
-    def check(self, prompt_ids: Tokens[int], params: SamplingParams) -> int:
+    def check(self, prompt_ids: TokenIds[int], params: SamplingParams) -> int:
         """How many tokens a request may be answered with: `max_tokens`, or what the context leaves.
 
         Raises:
@@ -96,49 +102,57 @@ class Engine:
             self.scheduler.remove(sequence)
 
     def step(self) -> list[Update]:
-        """One forward: schedule, run, collect. Returns what it did to each request in it.
+        """Enqueues one forward and reads the oldest one that need not stay in flight; returns what that one brought.
 
         If it raises (an interrupt too), no token is lost and none is wrong: the next step goes on from the tokens that
         every request has.
         """
-        if self.busy:
-            try:
-                plan, sequences = self.scheduler.next()
-                self._collect(plan, sequences, self._runner.run(plan))
-            except BaseException:
-                self.scheduler.restart()
-                raise
+        try:
+            work = self.scheduler.next(drained=not self._in_flight) if self.busy else None
+            if work is not None:
+                self._in_flight.append((work, self.runner.enqueue(work.plan)))
+            if self._in_flight and (work is None or len(self._in_flight) > self.runner.num_ahead):
+                self._collect(*self._in_flight.popleft())
+        except BaseException:
+            self._in_flight.clear()
+            self.scheduler.restart()
+            raise
         updates, self._updates = self._updates, []
         return updates
 
-    def _collect(self, plan: Plan, sequences: list[Sequence], outcome: Outcome) -> None:
-        tokens = outcome.tokens_BS.tolist()
-        num_emitted = outcome.num_emitted_B.tolist()
-        for index, sequence in enumerate(sequences):
-            run = tokens[index][: num_emitted[index]]
-            if plan.chunks:
-                kept = self._collect_chunk(plan, sequence, len(plan.chunks[index]), run)
-            else:
-                kept = self._collect_cycle(plan, sequence, run)
+    def _collect(self, work: Work, ticket: Ticket) -> None:
+        outcome = ticket.read()
+        for index, (sequence, admission) in enumerate(work.owners):
+            if sequence.row < 0 or sequence.admission != admission:
+                continue  # stopped, aborted or moved while this was in flight
+            match work.plan:
+                case CyclePlan(k=k):
+                    kept = self._collect_cycle(k, sequence, outcome.tokens[index])
+                case PrefillPlan(chunks=chunks, fills_drafter=fills_drafter):
+                    kept = self._collect_chunk(len(chunks[index]), fills_drafter, sequence, outcome.tokens[index])
+                case _:
+                    kept = []
             if kept:
                 self._updates.append(self._update(sequence, kept))
 
-    def _collect_chunk(self, plan: Plan, sequence: Sequence, num_tokens: int, run: list[int]) -> list[int]:
+    def _collect_chunk(self, num_tokens: int, fills_drafter: bool, sequence: Sequence, run: TokenIds[int]) -> list[int]:
         sequence.num_cached += num_tokens
-        if sequence.max_k and plan.fills_drafter:
+        if sequence.max_k and fills_drafter:
             sequence.num_drafter = sequence.num_cached
-        if sequence.num_cached < len(sequence.tokens):
+        if sequence.num_cached < sequence.prefill_end:
             return []
-        sequence.primed = True
         self.pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, sequence.num_drafter)
+        sequence.num_sure -= 1
         return sequence.extend(run)
 
-    def _collect_cycle(self, plan: Plan, sequence: Sequence, run: list[int]) -> list[int]:
-        if sequence.max_k and plan.k:
+    def _collect_cycle(self, k: int, sequence: Sequence, run: TokenIds[int]) -> list[int]:
+        if sequence.max_k and k:
             sequence.num_drafter = sequence.num_cached + 1  # this cycle's catch-up reached the last token's slot
-        num_drafts = min(plan.k, sequence.max_k, self._draftable(sequence.num_cached))
+        num_drafts = min(k, sequence.max_k, self._draftable(sequence.num_cached))
         kept = sequence.extend(run)
         sequence.num_cached += len(kept)
+        sequence.length_max -= k + 1 - len(run)
+        sequence.num_sure -= 1
         sequence.counts.add(num_drafts, len(run), len(kept))
         return kept
 
@@ -152,7 +166,7 @@ class Engine:
         drafter = self._pair.drafter
         return 0 if drafter is None else max(0, drafter.wiring.max_positions - length)
 
-    def _check_prompt(self, prompt_ids: Tokens[int]) -> None:
+    def _check_prompt(self, prompt_ids: TokenIds[int]) -> None:
         if not prompt_ids:
             raise RequestError("the prompt is empty; give at least one token")
         if len(prompt_ids) >= self._max_context:
@@ -162,7 +176,7 @@ class Engine:
             )
         self._check_ids("the prompt", prompt_ids)
 
-    def _check_ids(self, where: str, token_ids: Tokens[int]) -> None:
+    def _check_ids(self, where: str, token_ids: TokenIds[int]) -> None:
         for token in token_ids:
             if not 0 <= token < self._vocab_size:
                 raise RequestError(f"{where}: token id {token} is unknown; ids are 0 … {self._vocab_size - 1}")

@@ -1,20 +1,43 @@
-"""The runner: gets a Plan, returns an Outcome. It owns the device state; the scheduler never sees it.
+"""The runner: enqueues a plan's forward and hands out a ticket for what it chooses. It owns the device state.
 
-It enqueues work and reads nothing back, so on a GPU the host is free while a cycle runs.
+Nothing is read back before the ticket is: on a GPU the host is free while the forward runs.
 
 Shapes: B rows, S tokens a row, P pages a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
+from torch import Tensor
 
 from outpace.config import EngineConfig
+from outpace.speculation.catch_up import catch_up
 from outpace.speculation.cycle import cycle
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import prefill
-from outpace.speculation.state import State, upload
-from outpace.types import Outcome, Plan
+from outpace.speculation.state import Chosen, State, upload
+from outpace.types import CatchUpPlan, CyclePlan, Outcome, Plan, PrefillPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A forward in flight."""
+
+    num_rows: int
+    chosen_BC: Tensor
+    """On the host, once `done` has come: how many tokens each row emitted, then its tokens."""
+    done: torch.cuda.Event | None
+    """None on a CPU, where it is done already."""
+
+    def read(self) -> Outcome:
+        """Waits for the forward."""
+        if self.done is not None:
+            self.done.synchronize()
+        rows = self.chosen_BC.tolist()[: self.num_rows]
+        return Outcome(tuple(tuple(row[1 : 1 + row[0]]) for row in rows))
 
 
 class Runner:
@@ -23,12 +46,14 @@ class Runner:
     Args:
         pair: the models and their pages.
         config: resolved settings; `max_context` and `num_pages` are numbers by now.
+        buckets: numbers of rows that cycles are padded to, ascending, the last not below `max_rows`; None never pads.
     """
 
-    def __init__(self, pair: Pair, config: EngineConfig) -> None:
+    def __init__(self, pair: Pair, config: EngineConfig, buckets: Sequence[int] | None = None) -> None:
         assert config.max_context is not None and config.num_pages is not None
         self._pair = pair
         self._page_size = config.page_size
+        self._buckets = buckets
         self.state = State.allocate(
             max_rows=config.max_rows,
             pages_per_row=-(-config.max_context // config.page_size),
@@ -38,27 +63,68 @@ class Runner:
             dtype=pair.target.embed.weight.dtype,
             device=pair.target.embed.weight.device,
         )
+        self.num_ahead = 1 if self.state.device.type == "cuda" else 0
+        """Forwards that stay in flight while the next is planned: on a CPU there is nothing to hide behind."""
 
     @torch.inference_mode()
-    def run(self, plan: Plan) -> Outcome:
-        """One prefill chunk or one cycle."""
-        state = self.state
-        state.apply(plan.changes, self._page_size)
-        rows_B = upload(plan.rows, state.device)
-        table_BP = state.page_table_RP[rows_B, : -(-plan.bound // self._page_size)]
-        sampling = state.sampling(rows_B, plan)
-        if not plan.chunks:
-            return cycle(self._pair, state, rows_B, table_BP, sampling, plan.k)
-        longest = max(len(chunk) for chunk in plan.chunks)
-        tokens_BS = upload([chunk + (0,) * (longest - len(chunk)) for chunk in plan.chunks], state.device)
-        num_tokens_B = upload([len(chunk) for chunk in plan.chunks], state.device)
+    def enqueue(self, plan: Plan) -> Ticket:
+        """Starts one forward; the device does it after those before it."""
+        self.state.apply(plan.changes, self._page_size)
+        match plan:
+            case CyclePlan():
+                chosen = self._cycle(plan)
+            case PrefillPlan():
+                chosen = self._prefill(plan)
+            case CatchUpPlan():
+                chosen = self._catch_up(plan)
+        return self._ticket(len(plan.rows), chosen)
+
+    def _cycle(self, plan: CyclePlan) -> Chosen:
+        rows_B = upload(plan.rows + (self.state.inert,) * self._num_padding(len(plan.rows)), self.state.device)
+        sampling = self.state.sampling(rows_B, plan.kind)
+        return cycle(self._pair, self.state, rows_B, self._table(rows_B, plan.bound), sampling, plan.k)
+
+    def _num_padding(self, num_rows: int) -> int:
+        if self._buckets is None:
+            return 0
+        return next(bucket for bucket in self._buckets if bucket >= num_rows) - num_rows
+
+    def _prefill(self, plan: PrefillPlan) -> Chosen:
+        rows_B = upload(plan.rows, self.state.device)
+        tokens_BS, num_tokens_B = self._padded(plan.chunks)
         return prefill(
             self._pair,
-            state,
+            self.state,
             rows_B,
             tokens_BS,
             num_tokens_B,
-            table_BP,
-            sampling,
+            self._table(rows_B, plan.bound),
+            self.state.sampling(rows_B, plan.kind),
             fills_drafter=plan.fills_drafter,
         )
+
+    def _catch_up(self, plan: CatchUpPlan) -> Chosen:
+        rows_B, start_B, cold_B = upload((plan.rows, plan.starts, plan.cold), self.state.device)
+        tokens_BS, num_tokens_B = self._padded(plan.chunks)
+        table_BP = self._table(rows_B, plan.bound)
+        return catch_up(self._pair, self.state, rows_B, tokens_BS, num_tokens_B, start_B, cold_B.bool(), table_BP)
+
+    def _padded(self, chunks: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Ragged chunks as tokens_BS, padded with id 0, and the number of real ones a row."""
+        longest = max(len(chunk) for chunk in chunks)
+        tokens_BS = upload([(*chunk, *(0,) * (longest - len(chunk))) for chunk in chunks], self.state.device)
+        return tokens_BS, upload([len(chunk) for chunk in chunks], self.state.device)
+
+    def _table(self, rows_B: Tensor, bound: int) -> Tensor:
+        """The rows' page tables, as wide as they reach."""
+        return self.state.page_table_RP[rows_B, : -(-bound // self._page_size)]
+
+    def _ticket(self, num_rows: int, chosen: Chosen) -> Ticket:
+        chosen_BC = torch.cat((chosen.num_emitted_B[:, None], chosen.tokens_BS), dim=1)
+        if not chosen_BC.is_cuda:
+            return Ticket(num_rows, chosen_BC, None)
+        on_host = torch.empty(chosen_BC.shape, dtype=chosen_BC.dtype, pin_memory=True)
+        on_host.copy_(chosen_BC, non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+        return Ticket(num_rows, on_host, done)

@@ -1,5 +1,9 @@
 """The scheduler: which rows the next forward takes, and who gets pages. Host data only; it never sees the device.
 
+It plans ahead of what is known: forwards may be in flight whose tokens nobody has read. Lengths are then upper bounds
+for pages and limits; the device knows the true ones. Pages and rows go to their next owner without waiting for what is
+in flight: forwards run in the order they were enqueued, so whatever a stale one writes, the new owner overwrites.
+
 Prefill and cycles take turns while both have work, so that a long prompt does not silence the others. When pages run
 out the youngest sequence gives its own back and starts over later from its tokens: its answer does not change, since
 noise depends on seed and position alone.
@@ -9,11 +13,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from outpace.config import EngineConfig
 from outpace.engine.pages import Pages
 from outpace.engine.sequence import Sequence
-from outpace.types import Changes, Plan, RowSettings
+from outpace.speculation.control import Control
+from outpace.types import CatchUpPlan, Changes, CyclePlan, Plan, PrefillPlan, RowSettings, SamplingKind
+
+MAX_CATCH_UP = 256
+"""Tokens that a drafter is shown again at most when drafting resumes; what lies further back it does without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A plan, and whose rows it takes: (sequence, which admission of it)."""
+
+    plan: Plan
+    owners: tuple[tuple[Sequence, int], ...]
 
 
 class Scheduler:
@@ -23,12 +40,14 @@ class Scheduler:
         config: rows, prefill chunk and k are taken from it.
         pages: the pages to hand out.
         draftable: drafts that fit behind a length before the drafter's position limit.
+        control: chooses k.
     """
 
-    def __init__(self, config: EngineConfig, pages: Pages, draftable: Callable[[int], int]) -> None:
+    def __init__(self, config: EngineConfig, pages: Pages, draftable: Callable[[int], int], control: Control) -> None:
         self._config = config
         self._pages = pages
         self._draftable = draftable
+        self._control = control
         self._waiting: deque[Sequence] = deque()
         self._admitted: dict[int, Sequence] = {}
         """By request id, oldest first."""
@@ -60,17 +79,20 @@ class Scheduler:
             self._waiting.appendleft(sequence)
         self._flush()
 
-    def next(self) -> tuple[Plan, list[Sequence]]:
-        """The next forward and the sequences in its rows, in the same order. Only while `busy`."""
+    def next(self, *, drained: bool) -> Work | None:
+        """The next forward, or None if there is nothing to plan until more is known.
+
+        Args:
+            drained: nothing is in flight, so every length is exact.
+        """
         self._admit()
-        prefilling = [s for s in self._admitted.values() if not s.primed]
-        running = [s for s in self._admitted.values() if s.primed]
+        prefilling = [s for s in self._admitted.values() if not s.prefilled]
+        running = [s for s in self._admitted.values() if s.prefilled and not s.surely_done]
         if prefilling and not (running and self._prefilled_last):
             self._prefilled_last = True
-            return self._plan_prefill(prefilling)
+            return self._prefill(prefilling)
         self._prefilled_last = False
-        planned = self._plan_cycle(running)
-        return planned if planned is not None else self.next()
+        return self._cycle(running, drained) if running else None
 
     def _admit(self) -> None:
         """Lets sequences in while there are rows, and pages for them and one more for each that is in already.
@@ -92,14 +114,18 @@ class Scheduler:
             self._settle(sequence, reused, taken)
 
     def _settle(self, sequence: Sequence, reused: list[int], taken: list[int]) -> None:
+        num_cached = len(reused) * self._pages.page_size
         sequence.row = self._free_rows.pop()
-        sequence.num_cached = len(reused) * self._pages.page_size
-        sequence.num_drafter = sequence.num_cached if sequence.max_k else 0
-        sequence.num_reused += sequence.num_cached
+        sequence.admission += 1
+        sequence.num_cached = sequence.num_prefilled = sequence.length_max = num_cached
+        sequence.num_drafter = num_cached if sequence.max_k else 0
+        sequence.prefill_end = len(sequence.tokens)
+        sequence.num_sure, sequence.drafter_lags, sequence.drafter_gap = 0, False, False
+        sequence.num_reused += num_cached
         self._changes.append(
             RowSettings(
                 row=sequence.row,
-                num_cached=sequence.num_cached,
+                num_cached=num_cached,
                 params=sequence.request.params,
                 seed=sequence.request.seed,
                 max_k=sequence.max_k,
@@ -112,46 +138,98 @@ class Scheduler:
         self._new_pages += [(sequence.row, first + i, page) for i, page in enumerate(pages)]
         sequence.pages += pages
 
-    def _plan_prefill(self, prefilling: list[Sequence]) -> tuple[Plan, list[Sequence]]:
+    def _prefill(self, prefilling: list[Sequence]) -> Work:
         """Chunks of the oldest prompts, as many as fit the budget when padded to the longest."""
         chosen: list[Sequence] = []
         chunks: list[tuple[int, ...]] = []
         longest = 0
         for sequence in prefilling:
-            end = sequence.num_cached + self._config.prefill_chunk
-            chunk = tuple(sequence.tokens[sequence.num_cached : end])
+            end = min(sequence.prefill_end, sequence.num_prefilled + self._config.prefill_chunk)
+            chunk = tuple(sequence.tokens[sequence.num_prefilled : end])
             longest = max(longest, len(chunk))
             if chosen and (len(chosen) + 1) * longest > self._config.prefill_chunk:
                 break
             chosen.append(sequence)
             chunks.append(chunk)
-        bound = max(s.num_cached + len(chunk) for s, chunk in zip(chosen, chunks, strict=True))
-        return self._plan(chosen, bound, chunks=tuple(chunks)), chosen
+        for sequence, chunk in zip(chosen, chunks, strict=True):
+            sequence.num_prefilled += len(chunk)
+            sequence.length_max = sequence.num_prefilled
+            sequence.num_sure = int(sequence.prefilled)
+        plan = PrefillPlan(
+            rows=_rows(chosen),
+            chunks=tuple(chunks),
+            fills_drafter=any(s.max_k for s in chosen),
+            kind=_kind(chosen),
+            bound=max(s.length_max for s in chosen),
+            changes=self._flush(),
+        )
+        return _work(plan, chosen)
 
-    def _plan_cycle(self, running: list[Sequence]) -> tuple[Plan, list[Sequence]] | None:
-        """None if the only one running had to give its pages back, to start over with nobody else in the way."""
+    def _cycle(self, running: list[Sequence], drained: bool) -> Work | None:
         for sequence in running:
             if sequence.max_k and self._draftable(sequence.num_cached) == 0:
                 sequence.max_k = 0
-        k = max(min(self._config.k, s.max_k) for s in running)
-        chosen = self._reserve(running, k)
-        if not chosen:
+        k = min(self._control.choose(running).k, max(min(self._config.k, s.max_k) for s in running))
+        lagging = [s for s in running if k and s.max_k and s.drafter_lags]
+        if lagging:
+            return self._catch_up(lagging) if drained else None
+        if not self._reserve(running, k, drained):
             return None
-        bound = max(s.num_cached for s in chosen) + k + 1
-        return self._plan(chosen, bound, k=k), chosen
+        chosen = [s for s in running if s.row >= 0]
+        if not chosen:  # the only one had to give its pages back: it starts over with nobody else in the way
+            return self.next(drained=drained)
+        for sequence in chosen:
+            sequence.length_max += k + 1
+            sequence.num_sure += 1
+            sequence.drafter_lags = sequence.max_k > 0 and k == 0
+        plan = CyclePlan(
+            rows=_rows(chosen), k=k, kind=_kind(chosen), bound=max(s.length_max for s in chosen), changes=self._flush()
+        )
+        return _work(plan, chosen)
 
-    def _reserve(self, running: list[Sequence], k: int) -> list[Sequence]:
-        """Gives every running sequence the pages of one cycle, oldest first, preempting the youngest where needed."""
+    def _catch_up(self, lagging: list[Sequence]) -> Work:
+        """Their drafter entries behind the last plain steps, as many rows as fit a prefill chunk; lengths are exact."""
+        chosen: list[Sequence] = []
+        starts: list[int] = []
+        longest = 0
+        for sequence in lagging:
+            start = max(0, sequence.num_drafter - 1, sequence.num_cached - MAX_CATCH_UP)
+            longest = max(longest, sequence.num_cached - start)
+            if chosen and (len(chosen) + 1) * longest > max(self._config.prefill_chunk, MAX_CATCH_UP):
+                break
+            chosen.append(sequence)
+            starts.append(start)
+        plan = CatchUpPlan(
+            rows=_rows(chosen),
+            starts=tuple(starts),
+            chunks=tuple(tuple(s.tokens[start : s.num_cached]) for s, start in zip(chosen, starts, strict=True)),
+            cold=tuple(start >= max(1, s.num_drafter) for s, start in zip(chosen, starts, strict=True)),
+            bound=max(s.num_cached for s in chosen),
+            changes=self._flush(),
+        )
+        for sequence, cold in zip(chosen, plan.cold, strict=True):
+            sequence.num_drafter = sequence.num_cached
+            sequence.drafter_gap |= cold
+            sequence.drafter_lags = False
+        return _work(plan, chosen)
+
+    def _reserve(self, running: list[Sequence], k: int, drained: bool) -> bool:
+        """Gives every running sequence the pages of one cycle, oldest first, preempting the youngest where needed.
+
+        Says whether it could: while something is in flight nobody is preempted, since their tokens are not all known.
+        """
         for sequence in running:
             while sequence.row >= 0:
-                last = min(sequence.num_cached + k + 1, len(sequence.request.prompt_ids) + sequence.max_tokens)
+                last = min(sequence.length_max + k + 1, len(sequence.request.prompt_ids) + sequence.max_tokens)
                 missing = self._num_pages(last) - len(sequence.pages)
                 taken = self._pages.take(missing) if missing > 0 else []
                 if taken is not None:
                     self._append_pages(sequence, taken)
                     break
+                if not drained:
+                    return False
                 self._preempt(next(reversed(self._admitted.values())))
-        return [s for s in running if s.row >= 0]
+        return True
 
     def _preempt(self, sequence: Sequence) -> None:
         self._vacate(sequence)
@@ -162,28 +240,14 @@ class Scheduler:
         """Offers the computed pages to later prompts, this sequence's own return among them, and lets them go."""
         del self._admitted[sequence.request.id]
         if remember:
-            self._pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, sequence.num_drafter)
+            num_drafter = 0 if sequence.drafter_gap else sequence.num_drafter
+            self._pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, num_drafter)
         self._pages.release(sequence.pages)
         self._free_rows.append(sequence.row)
-        sequence.row, sequence.pages, sequence.primed = -1, [], False
-        sequence.num_cached = sequence.num_drafter = 0
-
-    def _plan(
-        self, chosen: list[Sequence], bound: int, *, k: int = 0, chunks: tuple[tuple[int, ...], ...] = ()
-    ) -> Plan:
-        params = [s.request.params for s in chosen]
-        sampled = [p for p in params if not p.greedy]
-        changes = self._flush()
-        return Plan(
-            rows=tuple(s.row for s in chosen),
-            bound=bound,
-            k=k,
-            chunks=chunks,
-            fills_drafter=bool(chunks) and any(s.max_k for s in chosen),
-            any_sampled=bool(sampled),
-            any_truncated=any(p.top_k or p.top_p < 1.0 or p.min_p for p in sampled),
-            changes=changes,
-        )
+        # What was to be told of this row must not meet what its next owner brings.
+        self._changes = [settings for settings in self._changes if settings.row != sequence.row]
+        self._new_pages = [new for new in self._new_pages if new[0] != sequence.row]
+        sequence.row, sequence.pages = -1, []
 
     def _flush(self) -> Changes:
         rows, columns, pages = zip(*self._new_pages, strict=True) if self._new_pages else ((), (), ())
@@ -193,3 +257,18 @@ class Scheduler:
 
     def _num_pages(self, num_tokens: int) -> int:
         return -(-num_tokens // self._pages.page_size)
+
+
+def _rows(chosen: list[Sequence]) -> tuple[int, ...]:
+    return tuple(s.row for s in chosen)
+
+
+def _work(plan: Plan, chosen: list[Sequence]) -> Work:
+    return Work(plan, tuple((s, s.admission) for s in chosen))
+
+
+def _kind(chosen: list[Sequence]) -> SamplingKind:
+    sampled = [s.request.params for s in chosen if not s.request.params.greedy]
+    if any(p.top_k or p.top_p < 1.0 or p.min_p for p in sampled):
+        return SamplingKind.TRUNCATED
+    return SamplingKind.SAMPLED if sampled else SamplingKind.GREEDY

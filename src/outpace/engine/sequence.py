@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass, field
 from typing import Literal
 
 from outpace.types import Request
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length"]
 
 
 @dataclass(slots=True)
@@ -36,7 +37,11 @@ class Counts:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request in the engine."""
+    """A request in the engine.
+
+    What is planned runs ahead of what is known: the scheduler moves the one when it enqueues a forward, `collect` the
+    other when it has read what the forward chose.
+    """
 
     request: Request
     max_tokens: int
@@ -45,17 +50,32 @@ class Sequence:
     """Drafts a cycle at most; 0 once the sequence does not draft (any more)."""
     stop_ids: frozenset[int]
     tokens: list[int] = field(init=False)
-    """Prompt and answer."""
+    """Prompt and answer, as far as it is known."""
     pages: list[int] = field(default_factory=list)
     row: int = -1
+    admission: int = 0
+    """How often the sequence was given a row: a forward of an earlier time says nothing about this one."""
+
     num_cached: int = 0
-    """Positions whose K/V is computed."""
+    """Known: positions whose K/V is final."""
     num_drafter: int = 0
-    """Positions whose drafter entries are final; always 0 for a sequence that does not draft."""
+    """Known: positions whose drafter entries are final; always 0 for a sequence that does not draft."""
+    drafter_gap: bool = False
+    """Known: entries before those are missing, so no page may be offered as filled."""
+
+    prefill_end: int = 0
+    """Planned: tokens that prefill computes."""
+    num_prefilled: int = 0
+    """Planned: of them, those enqueued or reused."""
+    length_max: int = 0
+    """Planned: positions in the cache once everything enqueued has run, at most."""
+    num_sure: int = 0
+    """Planned: tokens that the forwards in flight will choose, at least."""
+    drafter_lags: bool = False
+    """Planned: plain steps came last, so drafting needs a catch-up first."""
+
     num_reused: int = 0
-    """Prompt tokens that a prefix hit saved, over all times the sequence was admitted."""
-    primed: bool = False
-    """Prefill is done and has chosen a token: the row is ready for cycles, and only its last token is not cached."""
+    """Tokens whose prefill a prefix hit saved, over all times the sequence was admitted."""
     finish_reason: FinishReason | None = None
     counts: Counts = field(default_factory=Counts)
 
@@ -66,7 +86,17 @@ class Sequence:
     def num_new(self) -> int:
         return len(self.tokens) - len(self.request.prompt_ids)
 
-    def extend(self, run: list[int]) -> list[int]:
+    @property
+    def prefilled(self) -> bool:
+        """Everything before the first cycle is enqueued."""
+        return self.num_prefilled == self.prefill_end
+
+    @property
+    def surely_done(self) -> bool:
+        """What is in flight already brings `max_tokens`."""
+        return self.num_new + self.num_sure >= self.max_tokens
+
+    def extend(self, run: TokenIds[int]) -> list[int]:
         """Appends a run of tokens, cut exactly at the first stop token or at `max_tokens`; returns what was kept."""
         kept = []
         for token in run:

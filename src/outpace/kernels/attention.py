@@ -26,14 +26,18 @@ MIN_TILE_ROWS = 4
 copies, it gives a plain step the bits that a verify has."""
 
 
-def visible(start_B: Tensor, num_tokens: int, num_positions: int, window: int | None, first: int) -> Tensor:
+def visible(
+    start_B: Tensor, num_tokens: int, num_positions: int, window: int | None, first_B: Tensor | None = None
+) -> Tensor:
     """Bool [B, S, T]: token s of a row, at position start + s, sees `first` … its own, the last `window` of them.
 
-    A token before `first` sees itself, so that no row of the softmax is empty.
+    A token before `first` (None is 0) sees itself, so that no row of the softmax is empty.
     """
     own_BS1 = (start_B[:, None] + torch.arange(num_tokens, device=start_B.device))[..., None]
     t_T = torch.arange(num_positions, device=start_B.device)
-    mask = (t_T <= own_BS1) & (t_T >= own_BS1.clamp(max=first))
+    mask = t_T <= own_BS1
+    if first_B is not None:
+        mask &= t_T >= own_BS1.minimum(first_B[:, None, None])
     return mask if window is None else mask & (t_T > own_BS1 - window)
 
 
@@ -61,7 +65,7 @@ class PagedAttend:
         start_B: position of each row's first token.
         slots_BS: where the new tokens are stored.
         windows: sliding window of each layer.
-        first: lowest position that may be seen (1 for a drafter, whose slot 0 holds nothing).
+        first_B: lowest position that each row sees; None is 0.
     """
 
     def __init__(
@@ -71,13 +75,13 @@ class PagedAttend:
         start_B: Tensor,
         slots_BS: Tensor,
         windows: Sequence[int | None],
-        first: int = 0,
+        first_B: Tensor | None = None,
     ) -> None:
         self._cache = cache
         self._slots_BS = slots_BS
         self._windows = windows
         way = _in_place if start_B.is_cuda else _gathered
-        self._attend = way(cache.page_size, page_table_BP, start_B, slots_BS.shape[1], set(windows), first)
+        self._attend = way(cache.page_size, page_table_BP, start_B, slots_BS.shape[1], set(windows), first_B)
 
     def __call__(self, layer: int, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
         """One layer's attention output, [B, S, heads, D]."""
@@ -87,7 +91,12 @@ class PagedAttend:
 
 
 def _in_place(
-    page_size: int, page_table_BP: Tensor, start_B: Tensor, num_tokens: int, windows: set[int | None], first: int
+    page_size: int,
+    page_table_BP: Tensor,
+    start_B: Tensor,
+    num_tokens: int,
+    windows: set[int | None],
+    first_B: Tensor | None,
 ) -> AttendPages:
     """On a GPU: the kernel reads the pages where they lie."""
     from outpace.kernels.paged_attention import paged_attention
@@ -96,20 +105,25 @@ def _in_place(
 
     def attend(q_BSHD: Tensor, keys_NHD: Tensor, values_NHD: Tensor, window: int | None) -> Tensor:
         return paged_attention(
-            q_BSHD, keys_NHD, values_NHD, table_BP, start_B, page_size=page_size, window=window, first=first
+            q_BSHD, keys_NHD, values_NHD, table_BP, start_B, page_size=page_size, window=window, first_B=first_B
         )
 
     return attend
 
 
 def _gathered(
-    page_size: int, page_table_BP: Tensor, start_B: Tensor, num_tokens: int, windows: set[int | None], first: int
+    page_size: int,
+    page_table_BP: Tensor,
+    start_B: Tensor,
+    num_tokens: int,
+    windows: set[int | None],
+    first_B: Tensor | None,
 ) -> AttendPages:
     """Anywhere: each row's pages are copied together, then PyTorch attends."""
     offsets = torch.arange(page_size, device=start_B.device)
     past_BT = (page_table_BP[..., None] * page_size + offsets).flatten(1)
     past = past_BT.flatten()
-    masks = {w: visible(start_B, num_tokens, past_BT.shape[1], w, first) for w in windows}
+    masks = {w: visible(start_B, num_tokens, past_BT.shape[1], w, first_B) for w in windows}
 
     def attend(q_BSHD: Tensor, keys_NHD: Tensor, values_NHD: Tensor, window: int | None) -> Tensor:
         shape = (*past_BT.shape, *keys_NHD.shape[1:])

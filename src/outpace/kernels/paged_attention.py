@@ -32,6 +32,7 @@ def _attend(
     v_ptr,
     table_ptr,
     start_ptr,
+    first_ptr,
     out_ptr,
     peak_ptr,
     total_ptr,
@@ -43,7 +44,7 @@ def _attend(
     slot_stride,
     scale,
     WINDOW: tl.constexpr,
-    FIRST: tl.constexpr,
+    HAS_FIRST: tl.constexpr,
     G: tl.constexpr,
     D: tl.constexpr,
     PAGE: tl.constexpr,
@@ -66,9 +67,10 @@ def _attend(
     head_M = kv_head * G + m % G
     live_M = token_M < num_tokens
     own_M = start + token_M
-    low_M = tl.minimum(own_M, FIRST)
     first_own = start + tile * BLOCK_M // G
-    begin = tl.minimum(first_own, FIRST)
+    first = tl.load(first_ptr + row).to(tl.int32) if HAS_FIRST else 0
+    low_M = tl.minimum(own_M, first)
+    begin = tl.minimum(first_own, first)
     if WINDOW > 0:
         low_M = tl.maximum(low_M, own_M - WINDOW + 1)
         begin = tl.maximum(begin, first_own - WINDOW + 1)
@@ -154,7 +156,7 @@ def paged_attention(
     *,
     page_size: int,
     window: int | None,
-    first: int,
+    first_B: Tensor | None = None,
     max_splits: int | None = None,
 ) -> Tensor:
     """Causal softmax attention of S tokens a row over its pages, [B, S, H, D], with scale 1/sqrt(D).
@@ -167,7 +169,7 @@ def paged_attention(
         start_B: int64 position of each row's first token.
         page_size: slots a page.
         window: how many positions a token sees, its own among them; None is all.
-        first: lowest position that is seen; a token before it sees itself.
+        first_B: int64 lowest position that each row sees, None for 0; a token before it sees itself.
         max_splits: most splits of the past; None chooses by how many programs there are without.
     """
     B, S, H, D = q_BSHD.shape
@@ -193,6 +195,7 @@ def paged_attention(
         values_NHD,
         page_table_BP,
         start_B,
+        start_B if first_B is None else first_B,
         parts,
         peaks,
         totals,
@@ -202,7 +205,7 @@ def paged_attention(
         keys_NHD.stride(0),
         _LOG2_E * D**-0.5,
         WINDOW=window or 0,
-        FIRST=first,
+        HAS_FIRST=first_B is not None,
         G=G,
         D=D,
         PAGE=page_size,

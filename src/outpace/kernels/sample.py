@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from outpace.config import GREEDY_BELOW
+from outpace.types import SamplingKind
 
 _LOW32 = 0xFFFFFFFF
 _FIXED_POINT = 2.0**40
@@ -34,8 +35,7 @@ class Sampling:
     top_p_B: Tensor
     min_p_B: Tensor
     seed_B: Tensor
-    any_sampled: bool
-    any_truncated: bool
+    kind: SamplingKind
 
 
 def _mix32(x: Tensor) -> Tensor:
@@ -109,11 +109,11 @@ def choose(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: T
         position_BS: index in the sequence of the token to be chosen.
         ids_V: target ids that the V logits stand for; None means 0 … V-1.
     """
-    if not sampling.any_sampled:
+    if sampling.kind is SamplingKind.GREEDY:
         return logits_BSV.argmax(-1)
     greedy = (sampling.temperature_B < GREEDY_BELOW)[:, None, None]
     x = logits_BSV.float() / torch.where(greedy, 1.0, sampling.temperature_B[:, None, None])
-    scores = truncate(x, sampling) if sampling.any_truncated else x
+    scores = truncate(x, sampling) if sampling.kind is SamplingKind.TRUNCATED else x
     ids_V = torch.arange(x.shape[-1], device=x.device) if ids_V is None else ids_V
     noisy = scores + gumbel(sampling.seed_B, position_BS, ids_V)
     return torch.where(greedy, x, noisy).argmax(-1)

@@ -14,13 +14,12 @@ from outpace.kernels.accept import accept
 from outpace.kernels.sample import Sampling, choose
 from outpace.speculation.draft import draft
 from outpace.speculation.pair import Pair
-from outpace.speculation.state import State
+from outpace.speculation.state import Chosen, State
 from outpace.speculation.verify import verify
-from outpace.types import Outcome
 
 
-def cycle(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: Sampling, k: int) -> Outcome:
-    """One cycle of k drafts for the given rows; the Outcome holds 1 … k+1 tokens a row."""
+def cycle(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: Sampling, k: int) -> Chosen:
+    """One cycle of k drafts for the given rows, which may be padded with the inert row; 1 … k+1 tokens a row."""
     length_B = state.length_R[rows_B]
     tokens_BS = state.last_token_R[rows_B][:, None]
     if k:
@@ -35,7 +34,7 @@ def cycle(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: 
     else:
         num_emitted_B = torch.ones_like(length_B)
     _commit(state, rows_B, length_B, chosen_BS, num_emitted_B, verified.fused_BSH)
-    return Outcome(chosen_BS, num_emitted_B)
+    return Chosen(chosen_BS, num_emitted_B)
 
 
 def _commit(
@@ -50,6 +49,7 @@ def _commit(
     state.length_R[rows_B] = length_B + num_emitted_B
     state.last_token_R[rows_B] = chosen_BS.gather(1, (num_emitted_B - 1)[:, None])[:, 0]
     state.num_pending_R[rows_B] = num_emitted_B
+    state.length_R[state.inert :].zero_()
     if fused_BSH is not None:
         S = chosen_BS.shape[1]
         state.pending_tokens_RW[rows_B, :S] = chosen_BS

@@ -1,6 +1,6 @@
-"""Draft: the drafter proposes k tokens one after another, first catching up on what the last cycle accepted.
+"""Draft: the drafter proposes k tokens one after another, after it has seen what the last cycle accepted.
 
-How many tokens were accepted is known on the device alone, so the catch-up pass always takes W places and routes the
+How many tokens were accepted is known on the device alone, so that first pass always takes W places and routes the
 surplus to the trash page.
 
 Shapes: B rows, K drafts, W pending places, H drafter hidden size, P pages a row.
@@ -20,24 +20,27 @@ from outpace.speculation.state import State
 
 def draft(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: Sampling, k: int) -> Tensor:
     """Target ids that the drafter proposes after each row's last token, int64 [B, k], k ≥ 1."""
-    length_B = state.length_R[rows_B]
-    hidden_B1H, out_B1H = _catch_up(pair, state, rows_B, table_BP, length_B)
+    length_B, first_B = state.length_R[rows_B], state.first_R[rows_B]
+    hidden_B1H, out_B1H = _pending(pair, state, rows_B, table_BP, length_B, first_B)
     drafts = [_propose(pair, out_B1H, sampling, length_B + 1)]
     for step in range(1, k):
         start_B = length_B + step
-        hidden_B1H, out_B1H = _forward(pair, drafts[-1], hidden_B1H, table_BP, start_B, start_B[:, None])
+        hidden_B1H, out_B1H = _forward(pair, drafts[-1], hidden_B1H, table_BP, start_B, start_B[:, None], first_B)
         drafts.append(_propose(pair, out_B1H, sampling, start_B + 1))
     return torch.cat(drafts, dim=1)
 
 
-def _catch_up(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, length_B: Tensor) -> tuple[Tensor, Tensor]:
+def _pending(
+    pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, length_B: Tensor, first_B: Tensor
+) -> tuple[Tensor, Tensor]:
     """Feeds the pending tokens; returns hidden state and output at the newest of them, [B, 1, H] each."""
     pending_B = state.num_pending_R[rows_B]
     tokens_BW = state.pending_tokens_RW[rows_B]
     start_B = length_B - pending_B + 1
     offset_W = torch.arange(tokens_BW.shape[1], device=rows_B.device)
     slot_positions = torch.where(offset_W < pending_B[:, None], start_B[:, None] + offset_W, -1)
-    hidden_BWH, out_BWH = _forward(pair, tokens_BW, state.pending_hidden_RWH[rows_B], table_BP, start_B, slot_positions)
+    pending_BWH = state.pending_hidden_RWH[rows_B]
+    hidden_BWH, out_BWH = _forward(pair, tokens_BW, pending_BWH, table_BP, start_B, slot_positions, first_B)
     newest = (pending_B - 1).clamp(min=0)[:, None, None]
     return (
         hidden_BWH.gather(1, newest.expand(-1, 1, hidden_BWH.shape[2])),
@@ -46,12 +49,18 @@ def _catch_up(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, length
 
 
 def _forward(
-    pair: Pair, tokens_BS: Tensor, hidden_BSH: Tensor, table_BP: Tensor, start_B: Tensor, slot_positions_BS: Tensor
+    pair: Pair,
+    tokens_BS: Tensor,
+    hidden_BSH: Tensor,
+    table_BP: Tensor,
+    start_B: Tensor,
+    slot_positions_BS: Tensor,
+    first_B: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """One drafter forward whose first token has slot `start_B`; a slot position of -1 keeps nothing."""
     assert pair.drafter is not None and pair.drafter_cache is not None
     slots_BS = slots_of(slot_positions_BS, table_BP, pair.drafter_cache.page_size)
-    attend = PagedAttend(pair.drafter_cache, table_BP, start_B, slots_BS, (None,), first=1)
+    attend = PagedAttend(pair.drafter_cache, table_BP, start_B, slots_BS, (None,), first_B)
     rope_BS = (slot_positions_BS - 1).clamp(min=0)
     return pair.drafter(tokens_BS, hidden_BSH, rope_BS, attend)
 
@@ -64,7 +73,13 @@ def _propose(pair: Pair, out_B1H: Tensor, sampling: Sampling, position_B: Tensor
 
 
 def fill(
-    pair: Pair, tokens_BS: Tensor, hidden_BSH: Tensor, table_BP: Tensor, start_B: Tensor, slot_positions_BS: Tensor
+    pair: Pair,
+    tokens_BS: Tensor,
+    hidden_BSH: Tensor,
+    table_BP: Tensor,
+    start_B: Tensor,
+    slot_positions_BS: Tensor,
+    first_B: Tensor,
 ) -> None:
     """Prefill of the drafter's cache: entry s joins token s with the fused feature of the position before it.
 
@@ -74,5 +89,6 @@ def fill(
         table_BP: page tables.
         start_B: position of the first token.
         slot_positions_BS: positions at which entries are kept, -1 for padding.
+        first_B: lowest slot that each row's drafter sees.
     """
-    _forward(pair, tokens_BS, hidden_BSH, table_BP, start_B, slot_positions_BS)
+    _forward(pair, tokens_BS, hidden_BSH, table_BP, start_B, slot_positions_BS, first_B)

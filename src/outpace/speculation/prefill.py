@@ -11,9 +11,8 @@ from torch import Tensor
 from outpace.kernels.sample import Sampling, choose
 from outpace.speculation.draft import fill
 from outpace.speculation.pair import Pair
-from outpace.speculation.state import State
+from outpace.speculation.state import Chosen, State
 from outpace.speculation.verify import verify
-from outpace.types import Outcome
 
 
 def prefill(
@@ -26,7 +25,7 @@ def prefill(
     sampling: Sampling,
     *,
     fills_drafter: bool,
-) -> Outcome:
+) -> Chosen:
     """Computes one chunk a row and the token after it, which counts only where the prompt ends with the chunk.
 
     Args:
@@ -45,20 +44,20 @@ def prefill(
     slot_positions_BS = torch.where(kept, start_B[:, None] + offset_S, -1)
     verified = verify(pair, state, tokens_BS, table_BP, start_B, slot_positions_BS, with_features=fills_drafter)
     end_B = start_B + num_tokens_B
-    logits_B1V = pair.target.logits(_last(verified.hidden_BSH, num_tokens_B))
+    logits_B1V = pair.target.logits(last_of(verified.hidden_BSH, num_tokens_B))
     tokens_B1 = choose(logits_B1V, sampling, end_B[:, None])
     if verified.fused_BSH is not None:
         carried_B1H = state.pending_hidden_RWH[rows_B, :1]
         before_BSH = torch.cat((carried_B1H, verified.fused_BSH[:, :-1]), dim=1)
-        fill(pair, tokens_BS, before_BSH, table_BP, start_B, slot_positions_BS)
-        state.pending_hidden_RWH[rows_B, 0] = _last(verified.fused_BSH, num_tokens_B)[:, 0]
+        fill(pair, tokens_BS, before_BSH, table_BP, start_B, slot_positions_BS, state.first_R[rows_B])
+        state.pending_hidden_RWH[rows_B, 0] = last_of(verified.fused_BSH, num_tokens_B)[:, 0]
         state.pending_tokens_RW[rows_B, 0] = tokens_B1[:, 0]
     state.num_pending_R[rows_B] = 1
     state.length_R[rows_B] = end_B
     state.last_token_R[rows_B] = tokens_B1[:, 0]
-    return Outcome(tokens_B1, torch.ones_like(end_B))
+    return Chosen(tokens_B1, torch.ones_like(end_B))
 
 
-def _last(x_BSH: Tensor, num_tokens_B: Tensor) -> Tensor:
+def last_of(x_BSH: Tensor, num_tokens_B: Tensor) -> Tensor:
     """Each row's last real place, [B, 1, H]."""
     return x_BSH.gather(1, (num_tokens_B - 1)[:, None, None].expand(-1, 1, x_BSH.shape[2]))

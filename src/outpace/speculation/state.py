@@ -1,7 +1,7 @@
-"""State: the device memory of the cycle, one line a row. Each field has one writer, named beside it.
+"""State: the device memory of the cycle, one line a row. Each field says who writes it.
 
-The host fills a row when a request enters it (`fill_rows`, `add_pages`); from then on the stages own it. The last row
-belongs to nobody: padding points there, and its page table leads to the trash page.
+The host fills a row when a request enters it (`apply`); from then on the stages own it. The last row is inert: it
+belongs to nobody, padding points there, its length stays 0 and its page table leads to the trash page.
 
 The drafter's entry that joins the embedding of token x[t+1] with the target's feature of position t is stored at slot
 t+1, not t. Slot s of the drafter then depends on tokens 0 … s, exactly as slot s of the target does, so a page that two
@@ -20,13 +20,21 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.sample import Sampling
-from outpace.types import Changes, Plan, RowSettings
+from outpace.types import Changes, RowSettings, SamplingKind
 
 
 def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
     """Host numbers as a tensor on the device; to a GPU through pinned memory, so that the host does not wait."""
     tensor = torch.tensor(values, dtype=dtype)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a forward chose, still on the device: the first `num_emitted_B[b]` tokens of each row count."""
+
+    tokens_BS: Tensor
+    num_emitted_B: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,8 @@ class State:
     feature of the last position computed."""
     boundary_PH: Tensor
     """Fused feature of the last position of each page. Written by prefill and verify."""
+    first_R: Tensor
+    """Lowest slot that the row's drafter sees: 1, or more where older entries are missing. Written by catch-up."""
     max_k_R: Tensor
     temperature_R: Tensor
     top_k_R: Tensor
@@ -83,6 +93,7 @@ class State:
             pending_tokens_RW=ints(R, W),
             pending_hidden_RWH=floats(R, W, hidden_size, dtype=dtype),
             boundary_PH=floats(num_pages, hidden_size, dtype=dtype),
+            first_R=ints(R) + 1,
             max_k_R=ints(R),
             temperature_R=floats(R),
             top_k_R=ints(R),
@@ -94,6 +105,11 @@ class State:
     @property
     def device(self) -> torch.device:
         return self.length_R.device
+
+    @property
+    def inert(self) -> int:
+        """The row that padding points to."""
+        return len(self.length_R) - 1
 
     def apply(self, changes: Changes, page_size: int) -> None:
         """Uploads what the host changed: first new rows, then pages (a new row's pages are among them)."""
@@ -113,6 +129,7 @@ class State:
         rows = whole[:, 0]
         self.page_table_RP[rows] = 0
         self.num_pending_R[rows] = 0
+        self.first_R[rows] = 1
         for column, target in enumerate((self.length_R, self.max_k_R, self.top_k_R, self.seed_R), start=1):
             target[rows] = whole[:, column]
         for column, target in enumerate((self.temperature_R, self.top_p_R, self.min_p_R)):
@@ -125,14 +142,13 @@ class State:
             rows, columns = upload(hits, self.device).unbind(1)
             self.pending_hidden_RWH[rows, 0] = self.boundary_PH[self.page_table_RP[rows, columns]]
 
-    def sampling(self, rows_B: Tensor, plan: Plan) -> Sampling:
-        """Sampling settings of the plan's rows."""
+    def sampling(self, rows_B: Tensor, kind: SamplingKind) -> Sampling:
+        """Sampling settings of some rows, and the work that the whole batch takes."""
         return Sampling(
             temperature_B=self.temperature_R[rows_B],
             top_k_B=self.top_k_R[rows_B],
             top_p_B=self.top_p_R[rows_B],
             min_p_B=self.min_p_R[rows_B],
             seed_B=self.seed_R[rows_B],
-            any_sampled=plan.any_sampled,
-            any_truncated=plan.any_truncated,
+            kind=kind,
         )

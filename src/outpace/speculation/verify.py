@@ -33,6 +33,7 @@ def verify(
     slot_positions_BS: Tensor,
     *,
     with_features: bool,
+    writes_target: bool = True,
 ) -> Verified:
     """Runs the target over the tokens, stores their K/V, and keeps the boundary features of pages they complete.
 
@@ -44,10 +45,12 @@ def verify(
         start_B: position of each row's first token.
         slot_positions_BS: position under which each token is kept, -1 for padding.
         with_features: tap the target and fuse for the drafter.
+        writes_target: store the K/V; if not, they are there already.
     """
     page_size = pair.cache.page_size
     slots_BS = slots_of(slot_positions_BS, table_BP, page_size)
-    attend = PagedAttend(pair.cache, table_BP, start_B, slots_BS, pair.target.config.windows)
+    written_BS = slots_BS if writes_target else torch.full_like(slots_BS, TRASH_PAGE)
+    attend = PagedAttend(pair.cache, table_BP, start_B, written_BS, pair.target.config.windows)
     positions_BS = start_B[:, None] + torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
     taps = pair.taps if with_features else ()
     hidden_BSH, features_BSF = pair.target(tokens_BS, positions_BS, attend, taps)
