@@ -44,6 +44,8 @@ def watch(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], li
         drafts = original(pair, state, rows_B, table_BP, sampling, k)
         by_row = {s.row: s for s in llm.engine.scheduler._admitted.values()}
         for row, made in zip(rows_B.tolist(), drafts.tolist(), strict=True):
+            if row == state.inert:
+                continue
             sequence = by_row[row]
             usable = sequence.max_tokens - sequence.num_new  # no page is reserved for what could not be emitted
             seen.append((list(sequence.tokens), made[:usable]))

@@ -53,7 +53,7 @@ class Runner:
         assert config.max_context is not None and config.num_pages is not None
         self._pair = pair
         self._page_size = config.page_size
-        self._buckets = buckets
+        self.buckets = buckets
         self.state = State.allocate(
             max_rows=config.max_rows,
             pages_per_row=-(-config.max_context // config.page_size),
@@ -85,9 +85,9 @@ class Runner:
         return cycle(self._pair, self.state, rows_B, self._table(rows_B, plan.bound), sampling, plan.k)
 
     def _num_padding(self, num_rows: int) -> int:
-        if self._buckets is None:
+        if self.buckets is None:
             return 0
-        return next(bucket for bucket in self._buckets if bucket >= num_rows) - num_rows
+        return next(bucket for bucket in self.buckets if bucket >= num_rows) - num_rows
 
     def _prefill(self, plan: PrefillPlan) -> Chosen:
         rows_B = upload(plan.rows, self.state.device)

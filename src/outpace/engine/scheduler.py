@@ -47,7 +47,7 @@ class Scheduler:
         self._config = config
         self._pages = pages
         self._draftable = draftable
-        self._control = control
+        self.control = control
         self._waiting: deque[Sequence] = deque()
         self._admitted: dict[int, Sequence] = {}
         """By request id, oldest first."""
@@ -169,7 +169,7 @@ class Scheduler:
         for sequence in running:
             if sequence.max_k and self._draftable(sequence.num_cached) == 0:
                 sequence.max_k = 0
-        k = min(self._control.choose(running).k, max(min(self._config.k, s.max_k) for s in running))
+        k = min(self.control.choose(running).k, max(min(self._config.k, s.max_k) for s in running))
         lagging = [s for s in running if k and s.max_k and s.drafter_lags]
         if lagging:
             return self._catch_up(lagging) if drained else None

@@ -1,4 +1,12 @@
-"""Control: how many tokens the next cycle drafts, and why."""
+"""Control: how many tokens the next cycle drafts, and why.
+
+Automatic control takes the k that emits most tokens per second: expected tokens, from the acceptance of each request in
+the batch, over the measured time of such a cycle. k = 0 competes like any other and is plain decoding.
+
+While it decodes plainly nothing is learnt about acceptance, so now and then it probes. Whatever speculation loses
+against plain decoding is paid out of a credit that plain decoding earns, a small part of its time: so the loss is
+bounded, whatever the drafter, the text or the batch.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +14,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from outpace.speculation.acceptance import Acceptance
+from outpace.speculation.cost import CostTable
+
+BUDGET = 0.015
+"""Part of the time that may be lost to speculation that does not pay."""
+FIRST_CREDIT = 4.0
+"""What may be lost before plain decoding has earned anything, in plain steps."""
+MOST_CREDIT = 24.0
+"""What may be saved up, in plain steps."""
+PROBE_CYCLES = 6
+PROBE_EVERY = 100
+"""Plain steps between probes at least: acceptance does not change from one token to the next."""
+MARGIN = 0.02
+"""How much better another k must look before it is taken."""
+CLEAR = 1.25
+"""An advantage over plain decoding that no error of the table explains; a smaller one is checked by plain steps."""
+CHECK_STEPS = 4
+CHECK_EVERY = 400
+"""Cycles of a bucket after which what is known of its plain step is old."""
+REQUEST_HALF_LIFE = 24.0
+OVERALL_HALF_LIFE = 256.0
+
 
 class Drafting(Protocol):
     """What control sees of a request."""
 
     max_k: int
     num_cached: int
+    acceptance: Acceptance | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +53,36 @@ class Decision:
     why: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleSeen:
+    """A cycle that is over."""
+
+    num_rows: int
+    k: int
+    context: int
+    """Tokens of all rows together."""
+    num_emitted: int
+    seconds: float | None
+    """From the end of the forward before it; None if something else ran between, or the device stood idle."""
+
+
 class Control(Protocol):
     """Chooses k for a batch."""
 
     def choose(self, batch: Sequence[Drafting]) -> Decision:
         """The k for the next cycle of these requests."""
+        ...
+
+    def start(self) -> Acceptance | None:
+        """What a new request's acceptance is kept in."""
+        ...
+
+    def observe(self, seen: CycleSeen) -> None:
+        """Learns from a cycle. Acceptance was added to the requests already."""
+        ...
+
+    def pay(self, num_rows: int, context: int, seconds: float) -> None:
+        """Time went into a catch-up, which plain decoding does not need."""
         ...
 
 
@@ -38,3 +94,116 @@ class FixedControl:
 
     def choose(self, batch: Sequence[Drafting]) -> Decision:
         return Decision(self.k, "fixed")
+
+    def start(self) -> Acceptance | None:
+        return None
+
+    def observe(self, seen: CycleSeen) -> None:
+        pass
+
+    def pay(self, num_rows: int, context: int, seconds: float) -> None:
+        pass
+
+
+class AutomaticControl:
+    """Chooses by cost and acceptance.
+
+    Args:
+        costs: measured for every batch that is asked about.
+    """
+
+    def __init__(self, costs: CostTable) -> None:
+        self.costs = costs
+        self.overall = Acceptance(max(costs.ks), OVERALL_HALF_LIFE)
+        self.decision = Decision(0, "nothing was asked yet")
+        self.num_switches = 0
+        self._credit = FIRST_CREDIT
+        self._probing = 0
+        self._num_plain = 0
+        """Plain steps in a row."""
+        self._age: dict[int, int] = {}
+
+    def start(self) -> Acceptance:
+        return Acceptance(max(self.costs.ks), REQUEST_HALF_LIFE, prior=self.overall)
+
+    def choose(self, batch: Sequence[Drafting]) -> Decision:
+        drafting = [request for request in batch if request.max_k]
+        decision = self._weigh(batch, drafting) if drafting else Decision(0, "no request drafts")
+        self.num_switches += (decision.k > 0) != (self.decision.k > 0)
+        self.decision = decision
+        return decision
+
+    def _weigh(self, batch: Sequence[Drafting], drafting: Sequence[Drafting]) -> Decision:
+        num_rows, context = len(batch), sum(request.num_cached for request in batch)
+        most = max(request.max_k for request in drafting)
+        tokens = {k: self._tokens(batch, k) for k in self.costs.ks if k <= most}
+        speed = {k: tokens[k] / self.costs.seconds(num_rows, k, context) for k in tokens}
+        best = max(speed, key=speed.__getitem__)
+        kept = self.decision.k
+        if kept in speed and speed[best] < speed[kept] * (1.0 + MARGIN):
+            best = kept
+        drafts = max((k for k in speed if k), key=speed.__getitem__, default=0)
+        if best and speed[best] < CLEAR * speed[0] and self._checks(num_rows):
+            return Decision(0, f"checking what a plain step takes: {self._reason(best, tokens, num_rows, context)}")
+        if self._probing and drafts:
+            self._probing -= 1
+            return Decision(best or drafts, f"probing: {self._reason(drafts, tokens, num_rows, context)}")
+        if best == 0 and drafts and self._may_probe(self._loss(drafts, tokens, num_rows, context)):
+            self._probing = PROBE_CYCLES - 1
+            return Decision(drafts, f"probing: {self._reason(drafts, tokens, num_rows, context)}")
+        if best and self._credit < 0.0:
+            return Decision(0, f"it has lost more than it may, though {self._reason(best, tokens, num_rows, context)}")
+        return Decision(best, self._reason(best or drafts, tokens, num_rows, context))
+
+    def _may_probe(self, loss: float) -> bool:
+        return self._num_plain >= PROBE_EVERY and self._credit >= loss * PROBE_CYCLES
+
+    def _checks(self, num_rows: int) -> bool:
+        """Whether the plain step of a bucket is to be measured once more; a check is a few steps in a row."""
+        bucket = self.costs.bucket(num_rows)
+        age = self._age.get(bucket, CHECK_EVERY)
+        return age >= CHECK_EVERY or -CHECK_STEPS < age < 0
+
+    def _tokens(self, batch: Sequence[Drafting], k: int) -> float:
+        total = 0.0
+        for request in batch:
+            acceptance = request.acceptance or self.overall
+            total += acceptance.expected(min(k, request.max_k)) if k and request.max_k else 1.0
+        return total
+
+    def _loss(self, k: int, tokens: dict[int, float], num_rows: int, context: int) -> float:
+        """Of one cycle against plain decoding of the same tokens, in plain steps."""
+        plain = self.costs.seconds(num_rows, 0, context)
+        return max(0.25, self.costs.seconds(num_rows, k, context) / plain - tokens[k] / num_rows)
+
+    def _reason(self, k: int, tokens: dict[int, float], num_rows: int, context: int) -> str:
+        even = self.costs.seconds(num_rows, k, context) / self.costs.seconds(num_rows, 0, context)
+        return (
+            f"k {k} would emit {tokens[k] / num_rows:.2f} tokens a cycle and breaks even at {even:.2f} "
+            f"({num_rows} rows, {context // num_rows} tokens each)"
+        )
+
+    def observe(self, seen: CycleSeen) -> None:
+        if seen.seconds is None:
+            return
+        self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds)
+        plain = self.costs.seconds(seen.num_rows, 0, seen.context)
+        if seen.k == 0:
+            self._num_plain += 1
+            self._credit += BUDGET * seen.seconds / plain
+        else:
+            self._num_plain = 0
+            self._credit += seen.num_emitted / seen.num_rows - seen.seconds / plain
+        self._credit = min(self._credit, MOST_CREDIT)
+        self._grow_older(self.costs.bucket(seen.num_rows), seen.k)
+
+    def _grow_older(self, bucket: int, k: int) -> None:
+        """`_age` counts cycles since the last check, and -1, -2, … through the steps of one."""
+        age = self._age.get(bucket, CHECK_EVERY)
+        if k:
+            self._age[bucket] = max(0, age) + 1
+        elif age >= CHECK_EVERY or age < 0:
+            self._age[bucket] = max(-CHECK_STEPS, min(0, age) - 1) if age < 0 else -1
+
+    def pay(self, num_rows: int, context: int, seconds: float) -> None:
+        self._credit -= seconds / self.costs.seconds(num_rows, 0, context)

@@ -1,0 +1,185 @@
+"""Planning ahead of what is known, padding rows, and a k that changes from cycle to cycle: nobody's answer changes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.test_drafter_cache import draft_from_scratch, watch
+from engine.test_lossless import answers, prompts, sampled
+from engine.test_pages import assert_all_back
+from engine.tiny import OracleDrafter, engine, tiny_drafter, tiny_target
+from outpace import LLM, SamplingParams
+from outpace.engine import scheduler
+from outpace.speculation.control import Decision, Drafting
+
+BUCKETS = (1, 3, 6, 16)
+
+
+class Wandering:
+    """Any k at any time, plain steps often."""
+
+    def __init__(self, k: int, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.ks = (0, 0, 0, 1, k)
+
+    def choose(self, batch: Sequence[Drafting]) -> Decision:
+        return Decision(self.random.choice(self.ks), "chance")
+
+
+def ahead(llm: LLM, num_ahead: int, *, wandering: bool = False) -> LLM:
+    """The engine, with forwards in flight and rows padded, as on a GPU."""
+    llm.engine.runner.num_ahead = num_ahead
+    llm.engine.runner.buckets = BUCKETS
+    if wandering:
+        llm.engine.scheduler.control = Wandering(llm.config.k)
+    return llm
+
+
+@pytest.mark.parametrize(
+    ("num_ahead", "wandering", "options"),
+    [
+        (1, False, {}),
+        (2, True, {}),
+        (0, True, {"num_pages": 40}),
+        (1, False, {"num_pages": 40}),
+        (1, True, {"num_pages": 40}),
+        (2, False, {"prefill_chunk": 3, "max_rows": 3}),
+        (1, True, {"prefill_chunk": 3, "max_rows": 3}),
+        (1, True, {"page_size": 1}),
+    ],
+)
+def test_answers_are_plain_decodings(num_ahead: int, wandering: bool, options: dict[str, int]) -> None:
+    target = tiny_target(seed=60)
+    batch = prompts(10, seed=61)
+    params = sampled(10)
+    plain = engine(target).generate(batch, params)
+    known = [result.prompt_ids + result.token_ids for result in plain]
+    for drafter in (tiny_drafter(target), OracleDrafter(known, 0.7)):
+        llm = ahead(engine(target, drafter, **options), num_ahead, wandering=wandering)
+        for _ in range(2):  # the second time over reused prefixes
+            assert answers(llm.generate(batch, params)) == answers(plain)
+        assert_all_back(llm)
+
+
+@pytest.mark.parametrize("num_ahead", [0, 1, 2])
+def test_stops_and_limits_cut_where_they_do_without_anything_in_flight(num_ahead: int) -> None:
+    target = tiny_target(seed=62, eos_token_ids=(3, 17))
+    batch = prompts(12, seed=62)
+    params = [SamplingParams(max_tokens=1 + i, stop_token_ids=(5 * i,)) for i in range(12)]
+    plain = engine(target).generate(batch, params)
+    known = [result.prompt_ids + result.token_ids for result in plain]
+    found = ahead(engine(target, OracleDrafter(known, 1.0)), num_ahead).generate(batch, params)
+    assert answers(found) == answers(plain)
+    assert [r.finish_reason for r in found] == [r.finish_reason for r in plain]
+    assert [r.stats.emitted for r in found] == [r.stats.emitted for r in plain]
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 3), st.integers(1, 30)),
+        st.tuples(st.just("step"), st.integers(1, 5), st.just(0)),
+        st.tuples(st.just("abort"), st.integers(0, 9), st.just(0)),
+    ),
+    max_size=20,
+)
+_TARGET = tiny_target(seed=63)
+_DRAFTER = tiny_drafter(_TARGET)
+_PROMPTS = [*prompts(2, seed=64), *([p * 2 for p in prompts(2, seed=64)])]
+_LONGEST = SamplingParams(max_tokens=30, temperature=0.8, seed=5)
+_ANSWERS = answers(engine(_TARGET).generate(_PROMPTS, _LONGEST))
+
+
+@settings(max_examples=30)
+@given(ACTIONS, st.integers(26, 60), st.integers(1, 4), st.integers(0, 2))
+def test_whatever_happens_every_answer_is_right_and_every_page_comes_back(
+    actions: list[tuple[str, int, int]], num_pages: int, max_rows: int, num_ahead: int
+) -> None:
+    llm = ahead(engine(_TARGET, _DRAFTER, num_pages=num_pages, max_rows=max_rows), num_ahead, wandering=True)
+    wanted: dict[int, tuple[int, ...]] = {}
+    got: dict[int, list[int]] = {}
+
+    def step() -> None:
+        for update in llm.engine.step():
+            got[update.request_id] += update.token_ids
+
+    for action, number, max_tokens in actions:
+        if action == "add":
+            params = SamplingParams(max_tokens=max_tokens, temperature=0.8, seed=5)
+            request = llm.engine.add(_PROMPTS[number], params)
+            wanted[request], got[request] = _ANSWERS[number][:max_tokens], []
+        elif action == "step":
+            for _ in range(number):
+                step()
+        elif wanted:
+            llm.engine.abort(aborted := list(wanted)[number % len(wanted)])
+            wanted[aborted] = ()
+            got[aborted] = []
+    while llm.engine.busy:
+        step()
+    assert {i: tuple(tokens) for i, tokens in got.items() if wanted[i]} == {i: w for i, w in wanted.items() if w}
+    assert_all_back(llm)
+
+
+@pytest.mark.parametrize("options", [{}, {"prefill_chunk": 3}, {"num_pages": 24}])
+def test_after_plain_steps_drafts_are_those_from_scratch(
+    options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tiny_target(seed=65)
+    drafter = tiny_drafter(target, seed=66)
+    llm = ahead(engine(target, drafter, max_rows=4, **options), 0, wandering=True)
+    seen = watch(llm, monkeypatch)
+    batch = prompts(8, seed=67, longest=14)
+    first = llm.generate(batch, SamplingParams(max_tokens=30))
+    again = [[*result.prompt_ids, *result.token_ids, 7] for result in first]
+    llm.generate(again, SamplingParams(max_tokens=20))
+    assert len(seen) > 30
+    for tokens, drafts in seen:
+        assert drafts == draft_from_scratch(target, drafter, tokens, 4)[: len(drafts)], f"after {len(tokens)} tokens"
+
+
+def test_a_drafter_that_cannot_catch_up_with_all_goes_on_from_what_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It drafts as one whose sequence began there would, and offers nobody the pages with the hole."""
+    monkeypatch.setattr(scheduler, "MAX_CATCH_UP", 6)
+    target = tiny_target(seed=68)
+    drafter = tiny_drafter(target, seed=69)
+    llm = engine(target, drafter, max_rows=1)
+    ks = iter([*[0] * 20, *[4] * 100])
+    llm.engine.scheduler.control = type("Late", (), {"choose": lambda self, batch: Decision(next(ks), "late")})()
+    prompt = prompts(1, seed=70)[0]
+    expected = engine(target).generate([prompt], SamplingParams(max_tokens=40))
+    assert answers(llm.generate([prompt], SamplingParams(max_tokens=40))) == answers(expected)
+    assert int(llm.engine.runner.state.first_R[0]) == len(prompt) + 20 - 6 + 1
+    pages = llm.engine.pages
+    whole = [*prompt, *expected[0].token_ids]
+    assert pages.match(whole, needs_drafter=False)
+    assert len(pages.match(whole, needs_drafter=True)) <= len(prompt) // 4
+
+
+def test_padding_rows_leave_no_trace() -> None:
+    target = tiny_target(seed=71)
+    drafter = tiny_drafter(target)
+    batch = prompts(5, seed=72)
+    states = []
+    for buckets in (None, (7, 16)):
+        llm = engine(target, drafter)
+        llm.engine.runner.buckets = buckets
+        ids = [llm.engine.add(prompt, SamplingParams(max_tokens=60)) for prompt in batch]
+        for _ in range(12):
+            llm.engine.step()
+        assert ids
+        states.append(llm.engine.runner.state)
+    plain, padded = states
+    inert = plain.inert
+    for name in ("length_R", "last_token_R", "num_pending_R", "pending_tokens_RW", "page_table_RP", "first_R"):
+        assert torch.equal(getattr(plain, name)[:inert], getattr(padded, name)[:inert]), name
+    assert torch.allclose(plain.pending_hidden_RWH[:inert], padded.pending_hidden_RWH[:inert], atol=1e-5)
+    assert int(padded.length_R[inert]) == 0
+    assert not padded.page_table_RP[inert].any()
