@@ -26,7 +26,7 @@ TEMPERATURE, SEED = 0.8, 1
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_model_flags(parser, model="smollm2")
+    options.add_model_flags(parser, model="smollm2", skip=("control",))
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS, help="which sets")
     parser.add_argument("--limit", type=int, metavar="N", help="prompts of each set, spread over it (default all)")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="longest answer (default 256)")
@@ -38,7 +38,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     began = time.perf_counter()
-    llm = options.load_llm(args)
+    llm = options.load_llm(args, control="fixed")
     temperatures = (0.0,) if args.greedy_only else (0.0, TEMPERATURE)
     reports: dict[float, list[SetReport]] = {temperature: [] for temperature in temperatures}
     for name in args.sets:

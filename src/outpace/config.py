@@ -7,7 +7,7 @@ by `engine.llm`, into a new object that is kept and shown.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from outpace.errors import ConfigError, OutpaceError, RequestError
 
@@ -61,7 +61,9 @@ class EngineConfig:
     """
 
     k: int = 4
-    """Drafted tokens per cycle, 0 … 15; 0 is plain decoding. Without a drafter it is 0."""
+    """Most drafted tokens per cycle, 0 … 15; 0 is plain decoding. Without a drafter it is 0."""
+    control: Literal["auto", "fixed"] = "auto"
+    """"auto" chooses 0 … k drafts for every cycle by measured cost and acceptance; "fixed" always drafts k."""
     page_size: int = 16
     """Tokens in one KV page: the unit of allocation and of prefix reuse."""
     max_rows: int = 16
@@ -87,6 +89,8 @@ class EngineConfig:
             "num_pages": (2, 1 << 28),
         }
         _check_integers(self, ConfigError, limits)
+        if self.control not in ("auto", "fixed"):
+            raise ConfigError(f'control is {self.control!r}; it must be "auto" or "fixed"')
         _check_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
 
 

@@ -108,5 +108,12 @@ class OracleDrafter(nn.Module):
 
 def engine(target: LoadedTarget, drafter: nn.Module | None = None, **options: object) -> LLM:
     """An LLM over tiny models with small pages."""
-    settings: dict[str, object] = {"k": 4, "page_size": 4, "num_pages": 400, "max_rows": 16, "prefill_chunk": 16}
+    settings: dict[str, object] = {
+        "k": 4,
+        "control": "fixed",
+        "page_size": 4,
+        "num_pages": 400,
+        "max_rows": 16,
+        "prefill_chunk": 16,
+    }
     return LLM.from_parts(target, drafter, EngineConfig(**(settings | options)))  # type: ignore[arg-type]

@@ -84,9 +84,7 @@ class Machine:
             while num_accepted < k and self.random.random() < self.rates(index, row.num_new):
                 num_accepted += 1
             if k:
-                assert row.acceptance is not None
-                row.acceptance.add(k, num_accepted)
-                self.control.overall.add(k, num_accepted)
+                self.control.learn(row, k, num_accepted)
             row.num_cached += num_accepted + 1
             row.num_new += num_accepted + 1
             num_emitted += num_accepted + 1
@@ -164,4 +162,5 @@ def test_costs_follow_what_is_seen_and_outliers_move_nothing() -> None:
     for _ in range(200):
         costs.observe(5, 4, 500, 0.018)
     assert costs.seconds(5, 4, 500) == pytest.approx(0.018, rel=0.01)
-    assert not costs.has(5)
+    costs.set(1, 0, [(0, 0.005)])
+    assert costs.seconds(5, 0, 500) == pytest.approx(0.005), "a bucket that was not measured takes its neighbour's"

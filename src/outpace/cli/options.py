@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Collection
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from outpace import LLM, EngineConfig, SamplingParams
 
@@ -135,6 +135,8 @@ def _parsing(kind: Any) -> dict[str, Any]:
     """How argparse reads a value of this type; `X | None` reads X, and None is what leaving the flag out means."""
     if isinstance(kind, UnionType):
         (kind,) = (part for part in get_args(kind) if part is not NoneType)
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is tuple:

@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from itertools import count
 
 from outpace.config import MAX_SEED, EngineConfig, SamplingParams
+from outpace.engine.calibrate import make_control
 from outpace.engine.pages import Pages
 from outpace.engine.runner import Runner, Ticket
 from outpace.engine.scheduler import Scheduler, Work
 from outpace.engine.sequence import Counts, FinishReason, Sequence
 from outpace.errors import RequestError
-from outpace.speculation.control import FixedControl
+from outpace.speculation.control import Control, CycleSeen
 from outpace.speculation.pair import Pair
-from outpace.types import CyclePlan, PrefillPlan, Request
+from outpace.types import CatchUpPlan, CyclePlan, Outcome, PrefillPlan, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,19 @@ class Engine:
     Args:
         pair: the models and their pages.
         config: resolved settings; `max_context` and `num_pages` are numbers by now.
+        control: chooses k; None does as `config.control` says.
     """
 
-    def __init__(self, pair: Pair, config: EngineConfig) -> None:
+    def __init__(self, pair: Pair, config: EngineConfig, control: Control | None = None) -> None:
         assert config.max_context is not None and config.num_pages is not None
         self.config = config
         self._pair = pair
         self._max_context = config.max_context
         self._vocab_size = pair.target.config.vocab_size
         self.pages = Pages(config.num_pages, config.page_size, config.prefix_reuse)
-        self.scheduler = Scheduler(config, self.pages, self._draftable, FixedControl(config.k))
         self.runner = Runner(pair, config)
+        self.control: Control = control or make_control(self.runner, config)
+        self.scheduler = Scheduler(config, self.pages, self._draftable, self.control)
         self._in_flight: deque[tuple[Work, Ticket]] = deque()
         self._sequences: dict[int, Sequence] = {}
         self._updates: list[Update] = []
@@ -79,6 +82,7 @@ class Engine:
         eos = () if params.ignore_eos else self._pair.target.config.eos_token_ids
         max_k = self.config.k if params.max_k is None else min(params.max_k, self.config.k)
         sequence = Sequence(request, max_tokens, max_k, frozenset(eos) | frozenset(params.stop_token_ids))
+        sequence.acceptance = self.control.start()
         self._sequences[request.id] = sequence
         self.scheduler.add(sequence)
         return request.id
@@ -122,6 +126,7 @@ class Engine:
 
     def _collect(self, work: Work, ticket: Ticket) -> None:
         outcome = ticket.read()
+        self._observe(work, outcome, ticket.seconds())
         for index, (sequence, admission) in enumerate(work.owners):
             if sequence.row < 0 or sequence.admission != admission:
                 continue  # stopped, aborted or moved while this was in flight
@@ -134,6 +139,19 @@ class Engine:
                     kept = []
             if kept:
                 self._updates.append(self._update(sequence, kept))
+
+    def _observe(self, work: Work, outcome: Outcome, seconds: float | None) -> None:
+        """Tells control what a cycle or a catch-up cost; None if the device had stood idle before it."""
+        if seconds is None or isinstance(work.plan, PrefillPlan):
+            return
+        num_rows, context = len(work.owners), sum(sequence.num_cached for sequence, _ in work.owners)
+        if isinstance(work.plan, CatchUpPlan):
+            self.control.pay(num_rows, context, seconds)
+            return
+        num_emitted = sum(map(len, outcome.tokens))
+        self.control.observe(
+            CycleSeen(num_rows=num_rows, k=work.plan.k, context=context, num_emitted=num_emitted, seconds=seconds)
+        )
 
     def _collect_chunk(self, num_tokens: int, fills_drafter: bool, sequence: Sequence, run: TokenIds[int]) -> list[int]:
         sequence.num_cached += num_tokens
@@ -149,6 +167,8 @@ class Engine:
         if sequence.max_k and k:
             sequence.num_drafter = sequence.num_cached + 1  # this cycle's catch-up reached the last token's slot
         num_drafts = min(k, sequence.max_k, self._draftable(sequence.num_cached))
+        if num_drafts:
+            self.control.learn(sequence, num_drafts, len(run) - 1)
         kept = sequence.extend(run)
         sequence.num_cached += len(kept)
         sequence.length_max -= k + 1 - len(run)

@@ -220,6 +220,7 @@ class LLM:
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             "engine": asdict(self.config),
+            "control": self.engine.control.describe(),
             "kv_bytes": (self.config.num_pages or 0)
             * bytes_per_page(self.target.model, self.drafter, self.config.page_size, self.dtype),
         }

@@ -7,6 +7,7 @@ Shapes: B rows, S tokens a row, P pages a row.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,10 @@ class Ticket:
     """On the host, once `done` has come: how many tokens each row emitted, then its tokens."""
     done: torch.cuda.Event | None
     """None on a CPU, where it is done already."""
+    before: torch.cuda.Event | None
+    """The end of the forward before, if that was in flight when this one was enqueued."""
+    on_cpu_s: float | None
+    """How long it took, on a CPU."""
 
     def read(self) -> Outcome:
         """Waits for the forward."""
@@ -38,6 +43,12 @@ class Ticket:
             self.done.synchronize()
         rows = self.chosen_BC.tolist()[: self.num_rows]
         return Outcome(tuple(tuple(row[1 : 1 + row[0]]) for row in rows))
+
+    def seconds(self) -> float | None:
+        """From the end of the forward before, after `read`; None if the device may have stood idle between."""
+        if self.done is None:
+            return self.on_cpu_s
+        return None if self.before is None else self.before.elapsed_time(self.done) / 1e3
 
 
 class Runner:
@@ -65,10 +76,12 @@ class Runner:
         )
         self.num_ahead = 1 if self.state.device.type == "cuda" else 0
         """Forwards that stay in flight while the next is planned: on a CPU there is nothing to hide behind."""
+        self._last: torch.cuda.Event | None = None
 
     @torch.inference_mode()
     def enqueue(self, plan: Plan) -> Ticket:
         """Starts one forward; the device does it after those before it."""
+        began = time.perf_counter()
         self.state.apply(plan.changes, self._page_size)
         match plan:
             case CyclePlan():
@@ -77,7 +90,7 @@ class Runner:
                 chosen = self._prefill(plan)
             case CatchUpPlan():
                 chosen = self._catch_up(plan)
-        return self._ticket(len(plan.rows), chosen)
+        return self._ticket(len(plan.rows), chosen, began)
 
     def _cycle(self, plan: CyclePlan) -> Chosen:
         rows_B = upload(plan.rows + (self.state.inert,) * self._num_padding(len(plan.rows)), self.state.device)
@@ -119,12 +132,13 @@ class Runner:
         """The rows' page tables, as wide as they reach."""
         return self.state.page_table_RP[rows_B, : -(-bound // self._page_size)]
 
-    def _ticket(self, num_rows: int, chosen: Chosen) -> Ticket:
+    def _ticket(self, num_rows: int, chosen: Chosen, began: float) -> Ticket:
         chosen_BC = torch.cat((chosen.num_emitted_B[:, None], chosen.tokens_BS), dim=1)
         if not chosen_BC.is_cuda:
-            return Ticket(num_rows, chosen_BC, None)
+            return Ticket(num_rows, chosen_BC, None, None, time.perf_counter() - began)
         on_host = torch.empty(chosen_BC.shape, dtype=chosen_BC.dtype, pin_memory=True)
         on_host.copy_(chosen_BC, non_blocking=True)
-        done = torch.cuda.Event()
-        done.record()
-        return Ticket(num_rows, on_host, done)
+        before = self._last if self._last is not None and not self._last.query() else None
+        self._last = torch.cuda.Event(enable_timing=True)
+        self._last.record()
+        return Ticket(num_rows, on_host, self._last, before, None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass, field
 from typing import Literal
 
+from outpace.speculation.acceptance import Acceptance
 from outpace.types import Request
 
 FinishReason = Literal["stop", "length"]
@@ -76,6 +77,8 @@ class Sequence:
 
     num_reused: int = 0
     """Tokens whose prefill a prefix hit saved, over all times the sequence was admitted."""
+    acceptance: Acceptance | None = None
+    """What control expects of its drafts."""
     finish_reason: FinishReason | None = None
     counts: Counts = field(default_factory=Counts)
 

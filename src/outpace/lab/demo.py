@@ -31,8 +31,8 @@ PROMPTS = (
 )
 """Ordinary requests of four kinds, chosen before anything was measured on them."""
 
-ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False}
-"""One request at a time, and no prefix kept: every answer is computed in full, each time."""
+ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
+"""One request at a time, no prefix kept, k drafts in every cycle: every answer is computed in full, each time alike."""
 
 PLAIN, SPECULATIVE, TRANSFORMERS = "plain", "speculative", "transformers"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from outpace.speculation.acceptance import Acceptance
 from outpace.speculation.cost import CostTable
@@ -62,8 +62,8 @@ class CycleSeen:
     context: int
     """Tokens of all rows together."""
     num_emitted: int
-    seconds: float | None
-    """From the end of the forward before it; None if something else ran between, or the device stood idle."""
+    seconds: float
+    """From the end of the forward before it, host included."""
 
 
 class Control(Protocol):
@@ -77,12 +77,20 @@ class Control(Protocol):
         """What a new request's acceptance is kept in."""
         ...
 
+    def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
+        """What one request's drafts came to in a cycle."""
+        ...
+
     def observe(self, seen: CycleSeen) -> None:
-        """Learns from a cycle. Acceptance was added to the requests already."""
+        """What a cycle cost."""
         ...
 
     def pay(self, num_rows: int, context: int, seconds: float) -> None:
         """Time went into a catch-up, which plain decoding does not need."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What it knows and decided, as plain data for JSON."""
         ...
 
 
@@ -98,11 +106,17 @@ class FixedControl:
     def start(self) -> Acceptance | None:
         return None
 
+    def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
+        pass
+
     def observe(self, seen: CycleSeen) -> None:
         pass
 
     def pay(self, num_rows: int, context: int, seconds: float) -> None:
         pass
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "fixed", "k": self.k}
 
 
 class AutomaticControl:
@@ -183,9 +197,12 @@ class AutomaticControl:
             f"({num_rows} rows, {context // num_rows} tokens each)"
         )
 
+    def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
+        self.overall.add(num_drafts, num_accepted)
+        if request.acceptance is not None:
+            request.acceptance.add(num_drafts, num_accepted)
+
     def observe(self, seen: CycleSeen) -> None:
-        if seen.seconds is None:
-            return
         self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds)
         plain = self.costs.seconds(seen.num_rows, 0, seen.context)
         if seen.k == 0:
@@ -207,3 +224,13 @@ class AutomaticControl:
 
     def pay(self, num_rows: int, context: int, seconds: float) -> None:
         self._credit -= seconds / self.costs.seconds(num_rows, 0, context)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "auto",
+            "k": self.decision.k,
+            "why": self.decision.why,
+            "switches": self.num_switches,
+            "acceptance": [round(self.overall.rate(place), 4) for place in range(max(self.costs.ks))],
+            "costs": self.costs.as_dict(),
+        }

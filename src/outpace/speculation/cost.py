@@ -52,11 +52,6 @@ class CostTable:
         slope = max(0.0, (last[1] - first[1]) / (last[0] - first[0])) if last[0] > first[0] else 0.0
         self._entries[bucket, k] = _Entry(max(1e-9, first[1] - slope * first[0]), slope)
 
-    def has(self, num_rows: int) -> bool:
-        """Whether every k was measured for the bucket of so many rows."""
-        bucket = self.bucket(num_rows)
-        return all((bucket, k) in self._entries for k in self.ks)
-
     def bucket(self, num_rows: int) -> int:
         """The bucket that holds so many rows."""
         return self.buckets[min(bisect_left(self.buckets, num_rows), len(self.buckets) - 1)]
@@ -69,12 +64,12 @@ class CostTable:
             k: of `ks`.
             context: tokens of all rows together.
         """
-        entry = self._entries[self.bucket(num_rows), k]
+        entry = self._entry(num_rows, k)
         return entry.scale * (entry.base + entry.slope * context)
 
     def observe(self, num_rows: int, k: int, context: int, seconds: float) -> None:
         """Corrects an entry by a cycle that ran undisturbed."""
-        entry = self._entries[self.bucket(num_rows), k]
+        entry = self._entry(num_rows, k)
         ratio = seconds / self.seconds(num_rows, k, context)
         if 1.0 / OUTLIER < ratio < OUTLIER:
             entry.num_seen += 1
@@ -82,7 +77,17 @@ class CostTable:
 
     def num_seen(self, num_rows: int, k: int) -> int:
         """Cycles that corrected an entry."""
-        return self._entries[self.bucket(num_rows), k].num_seen
+        return self._entry(num_rows, k).num_seen
+
+    def _entry(self, num_rows: int, k: int) -> _Entry:
+        """A bucket that was not measured begins with the figures of the nearest one below that was."""
+        bucket = self.bucket(num_rows)
+        if (bucket, k) not in self._entries:
+            nearest = max((b for b, of in self._entries if of == k and b <= bucket), default=None)
+            nearest = min(b for b, of in self._entries if of == k) if nearest is None else nearest
+            known = self._entries[nearest, k]
+            self._entries[bucket, k] = _Entry(known.base, known.slope, known.scale)
+        return self._entries[bucket, k]
 
     def as_dict(self) -> list[dict[str, Any]]:
         """One row an entry, for JSON; times in milliseconds."""

@@ -81,6 +81,7 @@ def validate(
     pages = -(-longest // EngineConfig().page_size) * config.max_rows + 2
     engine_config = EngineConfig(
         k=config.k,
+        control="fixed",
         max_rows=config.max_rows,
         max_context=longest,
         num_pages=pages,
