@@ -11,7 +11,7 @@ import transformers
 from engine.tiny import tiny_target
 from outpace.cli.main import main
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import save_drafter
+from outpace.models.drafters.checkpoint import save_drafter
 
 SIZES = {
     "vocab_size": 61,

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from engine.tiny import tiny_target
 from outpace.cli.main import main
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import load_drafter, save_drafter
+from outpace.models.drafters.checkpoint import load_drafter, save_drafter
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from models.chat_templates import CHATML, LLAMA3, MISTRAL, QWEN3, TEMPLATES
 from outpace.errors import RequestError
-from outpace.models.chat_limits import MAX_CHARACTERS, MAX_PRODUCT, MAX_STEPS, Budget
-from outpace.models.chat_template import MAX_OUTPUT_CHARACTERS, MAX_TEMPLATE_CHARACTERS, ChatTemplate
+from outpace.models.text.chat_limits import MAX_CHARACTERS, MAX_PRODUCT, MAX_STEPS, Budget
+from outpace.models.text.chat_template import MAX_OUTPUT_CHARACTERS, MAX_TEMPLATE_CHARACTERS, ChatTemplate
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -244,7 +244,7 @@ def test_long_conversations_are_rendered() -> None:
 @pytest.mark.parametrize("name", ["chatml", "llama3", "mistral", "qwen3"])
 def test_long_conversations_stay_far_below_the_budget(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: list[Budget] = []
-    monkeypatch.setattr("outpace.models.chat_template.Budget", lambda: budgets.append(Budget()) or budgets[-1])
+    monkeypatch.setattr("outpace.models.text.chat_template.Budget", lambda: budgets.append(Budget()) or budgets[-1])
     thought = {"role": "assistant", "content": "<think>" + "x" * 400_000 + "</think>" + "y" * 100_000}
     render(TEMPLATES[name], [USER, ASSISTANT] * 1000 + [{"role": "user", "content": "x" * 500_000}, thought])
     assert budgets[0].used < 0.25

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from models.drafters import DIALECTS, MadeDrafter, make_drafter, small_target, small_target_config
 from outpace.errors import DrafterError
-from outpace.models.draft_ids import resolve_draft_ids
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import load_drafter
+from outpace.models.drafters.checkpoint import load_drafter
+from outpace.models.drafters.draft_ids import resolve_draft_ids
+from outpace.models.drafters.taps import default_boundaries, resolve_taps
 from outpace.models.fields import Fields
-from outpace.models.taps import default_boundaries, resolve_taps
 from outpace.models.wiring import DrafterWiring
 
 IDS = "eagle_aux_hidden_state_layer_ids"

@@ -18,7 +18,7 @@ from models.speculators_module import chain_logits, make_speculator
 from outpace.errors import ConfigError, DrafterError
 from outpace.models.arch import RopeConfig
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import load_drafter, save_drafter
+from outpace.models.drafters.checkpoint import load_drafter, save_drafter
 from outpace.models.rope import attention_scale, inverse_frequencies
 from outpace.models.target import Target
 

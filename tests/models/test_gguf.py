@@ -24,8 +24,8 @@ from models.dense_attend import DenseAttend
 from models.gguf_writing import GgufWriting, model_file, permuted, random_blocks
 from outpace.errors import CheckpointError
 from outpace.models.arch import RopeConfig
-from outpace.models.gguf import read_gguf
-from outpace.models.gguf_file import SUPPORTED_TYPES, GgufFile
+from outpace.models.gguf.checkpoint import read_gguf
+from outpace.models.gguf.file import SUPPORTED_TYPES, GgufFile
 from outpace.models.source import locate
 from outpace.models.target import Target
 

@@ -13,7 +13,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from models.checkpoints import CONFIGS, SIZES, make_checkpoint
 from outpace.errors import CheckpointError
 from outpace.models.arch import RopeConfig, TargetConfig
-from outpace.models.hf_config import read_target
+from outpace.models.hf.config import read_target
 from outpace.models.rope import attention_scale, inverse_frequencies
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, **SIZES}

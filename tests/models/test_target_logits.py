@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from models.checkpoints import make_checkpoint, read_reference
 from models.dense_attend import DenseAttend
-from outpace.models.hf_config import read_target
+from outpace.models.hf.config import read_target
+from outpace.models.hf.weights import read_safetensors
 from outpace.models.target import Target
-from outpace.models.weights import read_safetensors
 
 LLAMA3 = {
     "rope_type": "llama3",

@@ -30,11 +30,11 @@ from models.vocabularies import (
     sentencepiece_metadata,
 )
 from outpace.errors import CheckpointError, RequestError
-from outpace.models.gguf import read_gguf
+from outpace.models.gguf.checkpoint import read_gguf
 from outpace.models.source import locate
-from outpace.models.text_stream import WindowStream
-from outpace.models.tokenizer import IncrementalDecoder, Tokenizer
-from outpace.models.tokenizer_parts import TokenizerParts
+from outpace.models.text.stream import WindowStream
+from outpace.models.text.tokenizer import IncrementalDecoder, Tokenizer
+from outpace.models.text.tokenizer_parts import TokenizerParts
 
 TEXTS = texts()
 WITHOUT_DIGITS = [text for text in TEXTS if not re.search(r"\d|\N{SUPERSCRIPT TWO}|½", text)]

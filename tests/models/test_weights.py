@@ -13,9 +13,9 @@ from torch import Tensor
 
 from models.checkpoints import make_checkpoint
 from outpace.errors import CheckpointError
-from outpace.models.hf_config import read_target
+from outpace.models.hf.config import read_target
+from outpace.models.hf.weights import INDEX, SINGLE, read_safetensors
 from outpace.models.target import Target
-from outpace.models.weights import INDEX, SINGLE, read_safetensors
 
 UP = "model.layers.1.mlp.up_proj.weight"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.drafters import DIALECTS, make_drafter, small_target
-from outpace.models.drafter_checkpoint import load_drafter, save_drafter
+from outpace.models.drafters.checkpoint import load_drafter, save_drafter
 from outpace.models.registry import LoadedTarget
 from outpace.models.source import Source
 from outpace.training.attention import CpuKernel

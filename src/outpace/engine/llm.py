@@ -26,10 +26,10 @@ from outpace.engine.results import Chunk, RequestStats, Result
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError, RequestError
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import load_drafter
+from outpace.models.drafters.checkpoint import load_drafter
 from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
-from outpace.models.tokenizer import IncrementalDecoder, Tokenizer
+from outpace.models.text.tokenizer import IncrementalDecoder, Tokenizer
 from outpace.speculation.pair import Pair
 
 Prompt = str | Sequence[int]

@@ -12,7 +12,7 @@ from outpace.models.arch import TargetConfig
 from outpace.models.registry import describe_target
 from outpace.models.source import Source
 from outpace.models.target import Target
-from outpace.models.tokenizer import Tokenizer
+from outpace.models.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ import torch
 
 from outpace.errors import CheckpointError, DrafterError
 from outpace.models.arch import TargetConfig
-from outpace.models.dialects import resolve
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import DRAFTER_FILES, read_tensors
+from outpace.models.drafters.checkpoint import DRAFTER_FILES, read_tensors
+from outpace.models.drafters.dialects import resolve
 from outpace.models.fields import read_json
 from outpace.models.source import Source, locate
 from outpace.models.target import Target

@@ -11,7 +11,7 @@ import torch
 
 from outpace import LLM
 from outpace.lab.timing import Timing
-from outpace.models.gguf import read_gguf
+from outpace.models.gguf.checkpoint import read_gguf
 from outpace.models.source import Source
 
 

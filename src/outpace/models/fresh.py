@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outpace.errors import ConfigError
 from outpace.models.arch import RopeConfig, TargetConfig
-from outpace.models.taps import Taps, check_taps, default_boundaries
+from outpace.models.drafters.taps import Taps, check_taps, default_boundaries
 from outpace.models.wiring import DrafterWiring, LayerShape
 
 SPECFORGE, MIDLAYER = "specforge", "midlayer."

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from outpace.models.arch import TargetConfig
-from outpace.models.gguf import read_gguf
-from outpace.models.hf_config import read_target
+from outpace.models.gguf.checkpoint import read_gguf
+from outpace.models.hf.config import read_target
+from outpace.models.hf.weights import read_safetensors
 from outpace.models.source import Source
 from outpace.models.target import Target
-from outpace.models.tokenizer import Tokenizer
-from outpace.models.weights import read_safetensors
+from outpace.models.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

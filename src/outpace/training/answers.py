@@ -18,7 +18,7 @@ from outpace.engine.llm import LLM
 from outpace.engine.results import Result
 from outpace.errors import ConfigError
 from outpace.loops import final_period, trim_loop
-from outpace.models.tokenizer import Tokenizer
+from outpace.models.text.tokenizer import Tokenizer
 from outpace.training.conversations import Conversation, Ints
 from outpace.training.limits import MAX_RUN_SEED, check_limits
 from outpace.training.prompts import Message, Prompt

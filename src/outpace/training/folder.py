@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outpace.errors import ConfigError
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import load_drafter, save_drafter
+from outpace.models.drafters.checkpoint import load_drafter, save_drafter
 from outpace.models.target import Target
 
 

@@ -12,7 +12,7 @@ import torch
 from outpace import __version__
 from outpace.errors import ConfigError
 from outpace.models.drafter import Drafter
-from outpace.models.drafter_checkpoint import load_drafter
+from outpace.models.drafters.checkpoint import load_drafter
 from outpace.models.registry import LoadedTarget
 from outpace.training.conversations import Conversation
 from outpace.training.dataset import Dataset, split

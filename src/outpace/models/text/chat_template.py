@@ -12,8 +12,8 @@ from typing import Any
 import jinja2
 
 from outpace.errors import RequestError
-from outpace.models.chat_limits import BUDGET, Budget
-from outpace.models.chat_sandbox import ChatEnvironment
+from outpace.models.text.chat_limits import BUDGET, Budget
+from outpace.models.text.chat_sandbox import ChatEnvironment
 
 MAX_TEMPLATE_CHARACTERS = 256 << 10
 MAX_OUTPUT_CHARACTERS = 16 << 20

@@ -23,7 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from outpace.models.chat_limits import budget_of, check_format, check_product, length_of
+from outpace.models.text.chat_limits import budget_of, check_format, check_product, length_of
 
 _DROPPED_FILTERS = ("pprint", "striptags", "urlize", "xmlattr")
 _BRIEF_FILTERS = ("count", "d", "default", "first", "last", "length")

@@ -18,8 +18,8 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from outpace.errors import CheckpointError
 from outpace.models.fields import Fields
-from outpace.models.gguf_file import select
-from outpace.models.tokenizer_parts import TokenizerParts
+from outpace.models.gguf.file import select
+from outpace.models.text.tokenizer_parts import TokenizerParts
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

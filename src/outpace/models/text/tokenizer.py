@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from outpace.errors import RequestError
-from outpace.models.chat_template import ChatTemplate, Message
-from outpace.models.gguf_tokenizer import read_gguf_tokenizer
-from outpace.models.text_stream import ByteStream, TextStream, WindowStream
-from outpace.models.tokenizer_files import read_directory
-from outpace.models.tokenizer_parts import TokenizerParts
+from outpace.models.text.chat_template import ChatTemplate, Message
+from outpace.models.text.gguf_tokenizer import read_gguf_tokenizer
+from outpace.models.text.stream import ByteStream, TextStream, WindowStream
+from outpace.models.text.tokenizer_files import read_directory
+from outpace.models.text.tokenizer_parts import TokenizerParts
 
 
 class Tokenizer:

@@ -20,7 +20,7 @@ from tokenizers import AddedToken
 
 from outpace.errors import CheckpointError
 from outpace.models.fields import MAX_JSON_BYTES, check_size, read_json
-from outpace.models.tokenizer_parts import TokenizerParts
+from outpace.models.text.tokenizer_parts import TokenizerParts
 
 MAX_TOKENIZER_BYTES = 256 << 20
 

@@ -21,7 +21,7 @@ from outpace.models.arch import (
 )
 from outpace.models.ends import Ends, resolve_ends
 from outpace.models.fields import Fields, read_json
-from outpace.models.hf_rope import CONFIG_FIELDS, read_rope
+from outpace.models.hf.rope import CONFIG_FIELDS, read_rope
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from outpace.errors import CheckpointError
 from outpace.models.arch import TargetConfig
-from outpace.models.gguf_config import read_config
-from outpace.models.gguf_file import GgufFile
-from outpace.models.gguf_rope import FREQUENCY_DIVISORS
-from outpace.models.tokenizer import Tokenizer
+from outpace.models.gguf.config import read_config
+from outpace.models.gguf.file import GgufFile
+from outpace.models.gguf.rope import FREQUENCY_DIVISORS
+from outpace.models.text.tokenizer import Tokenizer
 
 _NAMES = {
     "token_embd": "model.embed_tokens",

@@ -14,8 +14,8 @@ from outpace.errors import CheckpointError
 from outpace.models.arch import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH, TargetConfig
 from outpace.models.ends import Ends, resolve_ends
 from outpace.models.fields import Fields
-from outpace.models.gguf_file import GgufFile
-from outpace.models.gguf_rope import read_rope
+from outpace.models.gguf.file import GgufFile
+from outpace.models.gguf.rope import read_rope
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """`general.architecture`. Mistral's files call themselves llama."""

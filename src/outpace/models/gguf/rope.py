@@ -18,7 +18,7 @@ import numpy.typing as npt
 from outpace.errors import CheckpointError
 from outpace.models.arch import RopeConfig
 from outpace.models.fields import Fields
-from outpace.models.gguf_file import GgufFile
+from outpace.models.gguf.file import GgufFile
 from outpace.models.rope import inverse_frequencies
 
 FREQUENCY_DIVISORS = "rope_freqs.weight"

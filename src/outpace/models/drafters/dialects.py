@@ -15,8 +15,9 @@ from torch import Tensor
 
 from outpace.errors import DrafterError
 from outpace.models.arch import RopeConfig, TargetConfig
-from outpace.models.draft_ids import resolve_draft_ids
-from outpace.models.drafter_shape import (
+from outpace.models.drafters.draft_ids import resolve_draft_ids
+from outpace.models.drafters.recognise import layer_prefix, name_dialect, refuse_other_methods
+from outpace.models.drafters.shape import (
     bias_notes,
     count_taps,
     num_rows,
@@ -25,10 +26,9 @@ from outpace.models.drafter_shape import (
     read_shape,
     refuse_other_maths,
 )
+from outpace.models.drafters.taps import resolve_taps
 from outpace.models.fields import Fields
-from outpace.models.hf_rope import read_rope
-from outpace.models.recognise import layer_prefix, name_dialect, refuse_other_methods
-from outpace.models.taps import resolve_taps
+from outpace.models.hf.rope import read_rope
 from outpace.models.wiring import DrafterWiring, Owner
 
 _UNUSED = ("verifier_norm.weight", "verifier_lm_head.weight")

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from outpace.errors import CheckpointError, DrafterError
 from outpace.models.arch import RopeConfig
-from outpace.models.dialects import Resolved, resolve
 from outpace.models.drafter import Drafter
+from outpace.models.drafters.dialects import Resolved, resolve
+from outpace.models.drafters.taps import IDS
 from outpace.models.fields import read_json
 from outpace.models.fresh import MIDLAYER
+from outpace.models.hf.weights import INDEX, SINGLE, read_safetensors
 from outpace.models.source import locate
-from outpace.models.taps import IDS
 from outpace.models.target import Target
-from outpace.models.weights import INDEX, SINGLE, read_safetensors
 from outpace.models.wiring import DrafterWiring
 
 PICKLE = "pytorch_model.bin"

@@ -1,0 +1,1 @@
+"""EAGLE-3 drafter checkpoints: every dialect in the wild ends in one internal form."""

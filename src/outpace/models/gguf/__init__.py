@@ -1,0 +1,1 @@
+"""Targets from GGUF files, as llama.cpp writes them."""

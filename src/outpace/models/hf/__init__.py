@@ -1,0 +1,1 @@
+"""Targets from a directory in the layout of transformers: config.json and safetensors."""
