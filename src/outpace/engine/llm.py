@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from operator import index
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from outpace.config import EngineConfig, SamplingParams
 from outpace.engine.devices import resolve_device, resolve_dtype
 from outpace.engine.engine import Engine, Update
+from outpace.engine.inputs import Messages, Prompt, is_id, params_of, prompts_of
 from outpace.engine.memory import bytes_per_page, check_pages, free_bytes, num_pages
 from outpace.engine.progress import Progress
 from outpace.engine.results import Chunk, RequestStats, Result
@@ -31,9 +32,6 @@ from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
 from outpace.models.text.tokenizer import IncrementalDecoder, Tokenizer
 from outpace.speculation.pair import Pair
-
-Prompt = str | Sequence[int]
-Messages = Sequence[dict[str, str]]
 
 
 class LLM:
@@ -149,8 +147,8 @@ class LLM:
         Raises:
             RequestError: a prompt or its parameters cannot be served; nothing was started.
         """
-        encoded = [self.encode(prompt) for prompt in _listed(prompts)]
-        settings = _one_each(params, len(encoded))
+        encoded = [self.encode(prompt) for prompt in prompts_of(prompts)]
+        settings = params_of(params, len(encoded))
         ids: list[int] = []
         try:
             for prompt, setting in zip(encoded, settings, strict=True):
@@ -204,9 +202,9 @@ class LLM:
         items: list[Any] = list(prompt)
         if items and all(isinstance(item, dict) for item in items):
             return self._require_tokenizer().encode_chat(items)
-        if all(map(_is_id, items)):
+        if all(map(is_id, items)):
             return [index(item) for item in items]
-        wrong = next(item for item in items if not _is_id(item))
+        wrong = next(item for item in items if not is_id(item))
         raise RequestError(f"{wrong!r:.60} is no token id; a prompt is a text, a list of token ids, or a conversation")
 
     def describe(self) -> dict[str, Any]:
@@ -291,38 +289,8 @@ def _chunk(update: Update, decoder: IncrementalDecoder | None) -> Chunk:
     )
 
 
-def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A text, or token ids and nothing else, is one prompt; everything else is a list of prompts."""
-    if isinstance(prompts, str):
-        return [prompts]
-    items: list[Any] = list(prompts)
-    if items and all(map(_is_id, items)):
-        return [items]
-    for place, item in enumerate(items):
-        if not isinstance(item, Iterable) or isinstance(item, bytes | dict):
-            raise RequestError(f"prompt {place} is {item!r:.60}; each prompt is a text or a list of token ids")
-    return items
-
-
-def _is_id(item: object) -> bool:
-    """Any kind of integer: NumPy's and torch's too."""
-    return hasattr(item, "__index__") and not isinstance(item, bool)
-
-
-def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
-    listed = list(params)
-    if len(listed) != num_prompts:
-        raise RequestError(f"{len(listed)} sampling params for {num_prompts} prompts; give one, or one a prompt")
-    for item in listed:
-        if not isinstance(item, SamplingParams):
-            raise RequestError(f"{item!r:.60} is no SamplingParams; give one, or one a prompt")
-    return listed
-
-
 def _boundaries(given: Sequence[int]) -> tuple[int, ...]:
-    if not all(map(_is_id, given)):
+    if not all(map(is_id, given)):
         raise ConfigError(f"aux_boundaries are {list(given)}; they must be integers, as 2,15,27")
     return tuple(map(index, given))
 
