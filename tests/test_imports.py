@@ -27,7 +27,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PUBLIC_API = "__init__"
 """`from outpace import LLM` stands for the engine's public side, and only what lies above the engine may say it."""
 
-OPTIONAL = ("transformers", "triton", "wandb", "outpace.kernels.paged_attention")
+OPTIONAL = ("transformers", "triton", "wandb", "outpace.kernels.gpu")
 """What may be missing, and what needs it: the only modules that may be imported inside a function."""
 
 MAX_LINES = 400

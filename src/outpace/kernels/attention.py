@@ -1,6 +1,6 @@
 """Attention over pages for prefill, verify and plain decoding: all are S tokens a row behind a cached past.
 
-On a GPU the kernel of `paged_attention.py` reads the pages where they lie. Elsewhere they are gathered first; that is
+On a GPU the kernel of `gpu/attention.py` reads the pages where they lie. Elsewhere they are gathered first; that is
 also the kernel's reference. Both pack the queries that share a KV head into one tile (G·S rows), so that the past is
 read once for all of them.
 
@@ -99,7 +99,7 @@ def _in_place(
     first_B: Tensor | None,
 ) -> AttendPages:
     """On a GPU: the kernel reads the pages where they lie."""
-    from outpace.kernels.paged_attention import paged_attention
+    from outpace.kernels.gpu.attention import paged_attention
 
     table_BP = page_table_BP.contiguous()
 

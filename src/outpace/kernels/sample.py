@@ -109,6 +109,8 @@ def choose(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: T
         position_BS: index in the sequence of the token to be chosen.
         ids_V: target ids that the V logits stand for; None means 0 … V-1.
     """
+    if logits_BSV.is_cuda:
+        return _choose_on_gpu(logits_BSV, sampling, position_BS, ids_V)
     if sampling.kind is SamplingKind.GREEDY:
         return logits_BSV.argmax(-1)
     greedy = (sampling.temperature_B < GREEDY_BELOW)[:, None, None]
@@ -117,3 +119,22 @@ def choose(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: T
     ids_V = torch.arange(x.shape[-1], device=x.device) if ids_V is None else ids_V
     noisy = scores + gumbel(sampling.seed_B, position_BS, ids_V)
     return torch.where(greedy, x, noisy).argmax(-1)
+
+
+def _choose_on_gpu(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None) -> Tensor:
+    from outpace.kernels.gpu.sample import choose
+
+    if sampling.kind is SamplingKind.TRUNCATED:
+        logits_BSV = logits_BSV.float()
+        scaled = logits_BSV / sampling.temperature_B.clamp(min=GREEDY_BELOW)[:, None, None]
+        left_out = truncate(scaled, sampling).isneginf() & (sampling.temperature_B >= GREEDY_BELOW)[:, None, None]
+        logits_BSV = logits_BSV.masked_fill(left_out, -torch.inf)
+    return choose(
+        logits_BSV.contiguous(),
+        sampling.temperature_B,
+        sampling.seed_B,
+        position_BS.contiguous(),
+        ids_V,
+        sampled=sampling.kind is not SamplingKind.GREEDY,
+        greedy_below=GREEDY_BELOW,
+    )

@@ -161,9 +161,9 @@ class Drafter(nn.Module):
         normed_BSH = self.hidden_norm(hidden_BSH)
         rotary = self.rotary(positions_BS, hidden_BSH.dtype)
         residual_BSH = normed_BSH if self.wiring.norm_before_residual else hidden_BSH
-        x_BSH = residual_BSH + self.attention(torch.cat((embedded_BSH, normed_BSH), -1), rotary, attend, 0)
-        x_BSH = x_BSH + self.mlp(self.mlp_norm(x_BSH))
-        out_BSH = self.norm(x_BSH)
+        attended_BSH = self.attention(torch.cat((embedded_BSH, normed_BSH), -1), rotary, attend, 0)
+        x_BSH, normed_BSH = self.mlp_norm.add(residual_BSH, attended_BSH)
+        x_BSH, out_BSH = self.norm.add(x_BSH, self.mlp(normed_BSH))
         return (out_BSH if self.wiring.norm_output else x_BSH), out_BSH
 
     def logits(self, out: Tensor) -> Tensor:

@@ -103,6 +103,11 @@ def pack(model: nn.Module) -> bool:
     return all(packed)
 
 
+def fuses(x: Tensor) -> bool:
+    """Whether fused kernels take part: on a GPU, where nobody needs gradients."""
+    return x.is_cuda and not torch.is_grad_enabled()
+
+
 class Embedding(nn.Module):
     """Token ids → rows of `weight` [V, H]."""
 
@@ -140,9 +145,22 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(size, dtype=dtype, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
+        if fuses(x):
+            from outpace.kernels.gpu.norm import add_rms_norm
+
+            return add_rms_norm(x, None, self.weight, self.eps)[1]
         return F.rms_norm(x, self.shape, self.weight, self.eps)
 
     __call__ = forward
+
+    def add(self, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(x + delta, its norm); without a delta x itself."""
+        if fuses(x):
+            from outpace.kernels.gpu.norm import add_rms_norm
+
+            return add_rms_norm(x, delta, self.weight, self.eps)
+        total = x if delta is None else x + delta
+        return total, F.rms_norm(total, self.shape, self.weight, self.eps)
 
 
 class GatedMLP(nn.Module):
@@ -162,7 +180,12 @@ class GatedMLP(nn.Module):
         self.down = Linear(intermediate_size, hidden_size, bias=bias, dtype=dtype, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)
+        gate_up = self.gate_up(x)
+        if fuses(x):
+            from outpace.kernels.gpu.activation import silu_mul
+
+            return self.down(silu_mul(gate_up))
+        gate, up = gate_up.chunk(2, -1)
         return self.down(F.silu(gate) * up)
 
     __call__ = forward

@@ -42,9 +42,20 @@ class Layer(nn.Module):
         self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
         self.mlp = GatedMLP(hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device)
 
-    def forward(self, x_BSH: Tensor, rotary: Rotary, attend: Attend, index: int) -> Tensor:
-        x_BSH = x_BSH + self.attention(self.input_norm(x_BSH), rotary, attend, index)
-        return x_BSH + self.mlp(self.mlp_norm(x_BSH))
+    def forward(
+        self, x_BSH: Tensor, delta_BSH: Tensor | None, rotary: Rotary, attend: Attend, index: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums are left to the norm behind them, which reads both parts anyway.
+
+        Args:
+            x_BSH, delta_BSH: two parts of the input; None is 0.
+
+        Returns:
+            input_BSH, whole, and the two parts of the output.
+        """
+        input_BSH, normed_BSH = self.input_norm.add(x_BSH, delta_BSH)
+        x_BSH, normed_BSH = self.mlp_norm.add(input_BSH, self.attention(normed_BSH, rotary, attend, index))
+        return input_BSH, x_BSH, self.mlp(normed_BSH)
 
     __call__ = forward
 
@@ -85,13 +96,15 @@ class Target(nn.Module):
         """
         x_BSH = self.embed(tokens_BS)
         rotary = self.rotary(positions_BS, x_BSH.dtype)
-        tapped = {0: x_BSH}
+        inputs: list[Tensor] = []
+        delta_BSH: Tensor | None = None
         for index, layer in enumerate(self.layers):
-            x_BSH = layer(x_BSH, rotary, attend, index)
-            if index + 1 in taps:
-                tapped[index + 1] = x_BSH
-        features_BSF = torch.cat([tapped[boundary] for boundary in taps], -1) if taps else None
-        return self.norm(x_BSH), features_BSF
+            input_BSH, x_BSH, delta_BSH = layer(x_BSH, delta_BSH, rotary, attend, index)
+            inputs.append(input_BSH)
+        x_BSH, hidden_BSH = self.norm.add(x_BSH, delta_BSH)
+        inputs.append(x_BSH)
+        features_BSF = torch.cat([inputs[boundary] for boundary in taps], -1) if taps else None
+        return hidden_BSH, features_BSF
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final hidden states [..., H] → logits [..., V], in the model's dtype."""

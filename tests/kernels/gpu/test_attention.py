@@ -14,7 +14,7 @@ NUM_PAGES = 36
 """A row's; its last pages are never reached."""
 
 pytest.importorskip("triton", reason="the kernels need Triton")
-from outpace.kernels.paged_attention import paged_attention  # noqa: E402
+from outpace.kernels.gpu.attention import paged_attention  # noqa: E402
 
 # The interpreter multiplies bfloat16 as if it were integers.
 DTYPES = [torch.float32, torch.bfloat16 if DEVICE.type == "cuda" else torch.float16]

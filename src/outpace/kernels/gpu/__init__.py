@@ -1,0 +1,1 @@
+"""Triton kernels, each with its launcher. The PyTorch forms that they are tested against lie one folder up."""
