@@ -89,6 +89,27 @@ class PagedAttend:
         keys_NHD, values_NHD = self._cache.keys_LNHD[layer], self._cache.values_LNHD[layer]
         return self._attend(q_BSHD, keys_NHD, values_NHD, self._windows[layer])
 
+    def from_product(
+        self,
+        layer: int,
+        qkv_BSHD: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        norms: tuple[Tensor, Tensor, float] | None,
+    ) -> Tensor:
+        """The same from the product of queries, keys and values, on a GPU: norms, turning and writing are one kernel.
+
+        Args:
+            layer: which.
+            qkv_BSHD: query, key and value heads in this order, contiguous, not turned yet.
+            rotary: cos and sin of the tokens.
+            norms: weights of the query and key norms, and their epsilon.
+        """
+        from outpace.kernels.gpu.rope import turn_and_store
+
+        keys_NHD, values_NHD = self._cache.keys_LNHD[layer], self._cache.values_LNHD[layer]
+        q_BSHD = turn_and_store(qkv_BSHD, rotary, norms, self._slots_BS, keys_NHD, values_NHD)
+        return self._attend(q_BSHD, keys_NHD, values_NHD, self._windows[layer])
+
 
 def _in_place(
     page_size: int,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from outpace.kernels.attention import PagedAttend
 from outpace.models.rope import Rotary, rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -227,6 +228,8 @@ class Attention(nn.Module):
         num_heads, num_kv_heads = self.num_heads, self.num_kv_heads
         qkv = self.qkv(x_BSH)
         qkv_BSND = qkv.view(*qkv.shape[:2], -1, self.head_dim)
+        if isinstance(attend, PagedAttend) and fuses(x_BSH):
+            return self.output(attend.from_product(layer_index, qkv_BSND, rotary, self._norms()).flatten(2))
         qk, v = qkv_BSND.split_with_sizes((num_heads + num_kv_heads, num_kv_heads), 2)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = qk.split_with_sizes((num_heads, num_kv_heads), 2)
@@ -235,3 +238,8 @@ class Attention(nn.Module):
         return self.output(attend(layer_index, q, k, v).flatten(2))
 
     __call__ = forward
+
+    def _norms(self) -> tuple[Tensor, Tensor, float] | None:
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        return self.q_norm.weight, self.k_norm.weight, self.q_norm.eps

@@ -1,0 +1,111 @@
+"""From the product of queries, keys and values to what attention reads, in one pass.
+
+Every query and key head is normed if the model does that, and turned by its token's angles; queries go to a tensor of
+their own, keys and values straight to their slots.
+
+Shapes: B rows, S tokens a row, H query heads, N KV heads, D head dimension.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# Triton's functions are compiled from their source and carry no types.
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _turn_and_store(
+    qkv_ptr,
+    cos_ptr,
+    sin_ptr,
+    q_weight_ptr,
+    k_weight_ptr,
+    slot_ptr,
+    q_ptr,
+    keys_ptr,
+    values_ptr,
+    eps,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    D: tl.constexpr,
+    NORMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    d = tl.arange(0, BLOCK)
+    real = d < D
+    partner = (d + D // 2) % D
+    source = qkv_ptr + (token * (H + 2 * N) + head) * D
+    x = tl.load(source + d, mask=real, other=0.0)
+    if head < H + N:
+        y = tl.load(source + partner, mask=real, other=0.0)
+        if NORMS:
+            wide = x.to(tl.float32)
+            scale = 1.0 / tl.sqrt(tl.sum(wide * wide, 0) / D + eps)
+            weight_ptr = q_weight_ptr if head < H else k_weight_ptr
+            x_weight = tl.load(weight_ptr + d, mask=real, other=0.0).to(tl.float32)
+            y_weight = tl.load(weight_ptr + partner, mask=real, other=0.0).to(tl.float32)
+            y = (y.to(tl.float32) * scale * y_weight).to(x.dtype)
+            x = (wide * scale * x_weight).to(x.dtype)
+        cos = tl.load(cos_ptr + token * D + d, mask=real, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + token * D + d, mask=real, other=0.0).to(tl.float32)
+        x = (x.to(tl.float32) * cos + y.to(tl.float32) * sin).to(x.dtype)
+    if head < H:
+        tl.store(q_ptr + (token * H + head) * D + d, x, mask=real)
+    else:
+        wide = x.to(tl.float32)
+        x = tl.where(tl.abs(wide) < float("inf"), wide, 0.0).to(x.dtype)  # NaN is not below infinity either
+        slot = tl.load(slot_ptr + token)
+        if head < H + N:
+            tl.store(keys_ptr + (slot * N + head - H) * D + d, x, mask=real)
+        else:
+            tl.store(values_ptr + (slot * N + head - H - N) * D + d, x, mask=real)
+
+
+def turn_and_store(
+    qkv_BSND: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    norms: tuple[Tensor, Tensor, float] | None,
+    slots_BS: Tensor,
+    keys_NHD: Tensor,
+    values_NHD: Tensor,
+) -> Tensor:
+    """Turned queries, contiguous [B, S, H, D]; turned keys and the values are written at their slots.
+
+    Args:
+        qkv_BSND: contiguous; query, key and value heads in this order.
+        rotary: cos and sin, [B, S, 1, D] each, the first half of sin negated.
+        norms: weights of the query and key norms, and their epsilon; None if there are none.
+        slots_BS: int64, contiguous.
+        keys_NHD: one layer's keys for all slots, contiguous; values_NHD likewise.
+    """
+    B, S, num_heads, D = qkv_BSND.shape
+    N = keys_NHD.shape[1]
+    H = num_heads - 2 * N
+    q_BSHD = torch.empty((B, S, H, D), dtype=qkv_BSND.dtype, device=qkv_BSND.device)
+    cos, sin = rotary
+    q_weight, k_weight, eps = norms if norms is not None else (cos, cos, 0.0)
+    _turn_and_store[(B * S, num_heads)](
+        qkv_BSND,
+        cos,
+        sin,
+        q_weight,
+        k_weight,
+        slots_BS,
+        q_BSHD,
+        keys_NHD,
+        values_NHD,
+        eps,
+        H=H,
+        N=N,
+        D=D,
+        NORMS=norms is not None,
+        BLOCK=triton.next_power_of_2(D),
+        num_warps=1,
+    )
+    return q_BSHD
