@@ -76,6 +76,9 @@ class EngineConfig:
     """Part of the memory left after the weights that KV pages may take."""
     num_pages: int | None = None
     """KV pages; None sizes them from `memory_fraction`."""
+    simulate_acceptance: tuple[float, ...] = ()
+    """Chance that a draft is accepted, by its place; the last holds for those behind. Answers are then simulated: worth
+    nothing but their speed, and marked so. For measuring cost with random weights."""
     prefix_reuse: bool = True
     """Keep finished requests' pages and reuse them for prompts that begin alike."""
 
@@ -92,6 +95,11 @@ class EngineConfig:
         if self.control not in ("auto", "fixed"):
             raise ConfigError(f'control is {self.control!r}; it must be "auto" or "fixed"')
         _check_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
+        if len(self.simulate_acceptance) > MAX_K:
+            raise ConfigError(f"simulate_acceptance has {len(self.simulate_acceptance)} places; a cycle has {MAX_K}")
+        for chance in self.simulate_acceptance:
+            if not 0.0 <= chance <= 1.0:
+                raise ConfigError(f"simulate_acceptance holds {chance}; each chance must lie in 0 … 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

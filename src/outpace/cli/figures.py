@@ -15,6 +15,8 @@ def line(llm: LLM, timing: Timing, stats: RequestStats) -> str:
         parts.append(f"accept length {stats.accept_length:.2f} (k {llm.config.k})")
     else:
         parts.append("plain decoding")
+    if stats.simulated:
+        parts.append("SIMULATED acceptance: only the speed means anything")
     return " · ".join(parts)
 
 

@@ -185,7 +185,7 @@ class LLM:
                 while not inbox:
                     self._step()
                 update = inbox.popleft()
-                yield _chunk(update, decoder)
+                yield _chunk(update, self._stats(update), decoder)
                 if update.finish_reason is not None:
                     return
         finally:
@@ -263,8 +263,11 @@ class LLM:
             token_ids=token_ids,
             text="" if self.tokenizer is None else self.tokenizer.decode(token_ids),
             finish_reason=last.finish_reason,
-            stats=RequestStats.of(last.counts, last.num_reused),
+            stats=self._stats(last),
         )
+
+    def _stats(self, update: Update) -> RequestStats:
+        return RequestStats.of(update.counts, update.num_reused, simulated=bool(self.config.simulate_acceptance))
 
     def _require_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -275,7 +278,7 @@ class LLM:
         return self.tokenizer
 
 
-def _chunk(update: Update, decoder: IncrementalDecoder | None) -> Chunk:
+def _chunk(update: Update, stats: RequestStats, decoder: IncrementalDecoder | None) -> Chunk:
     text = ""
     if decoder is not None:
         text = decoder.push(update.token_ids)
@@ -285,7 +288,7 @@ def _chunk(update: Update, decoder: IncrementalDecoder | None) -> Chunk:
         text=text,
         token_ids=update.token_ids,
         finish_reason=update.finish_reason,
-        stats=RequestStats.of(update.counts, update.num_reused),
+        stats=stats,
     )
 
 

@@ -24,15 +24,18 @@ class RequestStats:
     """How many of them were accepted; the first refused draft refuses the rest of its cycle."""
     reused: int
     """Tokens whose prefill a cached prefix saved."""
+    simulated: bool = False
+    """Acceptance was simulated: the answer is worth nothing but its speed."""
 
     @classmethod
-    def of(cls, counts: Counts, num_reused: int) -> RequestStats:
+    def of(cls, counts: Counts, num_reused: int, *, simulated: bool) -> RequestStats:
         return cls(
             cycles=counts.cycles,
             emitted=counts.emitted,
             drafted_at=tuple(counts.drafted_at),
             accepted_at=tuple(counts.accepted_at),
             reused=num_reused,
+            simulated=simulated,
         )
 
     @classmethod
@@ -45,6 +48,7 @@ class RequestStats:
             drafted_at=tuple(map(sum, zip_longest(*(s.drafted_at for s in listed), fillvalue=0))),
             accepted_at=tuple(map(sum, zip_longest(*(s.accepted_at for s in listed), fillvalue=0))),
             reused=sum(s.reused for s in listed),
+            simulated=any(s.simulated for s in listed),
         )
 
     @property

@@ -73,6 +73,7 @@ class Runner:
             hidden_size=pair.drafter.wiring.hidden_size if pair.drafter is not None else 0,
             dtype=pair.target.embed.weight.dtype,
             device=pair.target.embed.weight.device,
+            chances=config.simulate_acceptance,
         )
         self.num_ahead = 1 if self.state.device.type == "cuda" else 0
         """Forwards that stay in flight while the next is planned: on a CPU there is nothing to hide behind."""

@@ -17,7 +17,20 @@ def accept(drafts_BK: Tensor, tokens_BS: Tensor, limit_B: Tensor) -> Tensor:
         tokens_BS: the target's choice after each of the S verified tokens.
         limit_B: drafts of a row that may be accepted, 0 … K; what lies past it was not meant.
     """
-    K = drafts_BK.shape[1]
-    allowed = torch.arange(K, device=drafts_BK.device) < limit_B[:, None]
-    matches = (drafts_BK == tokens_BS[:, :K]) & allowed
-    return matches.long().cumprod(1).sum(1) + 1
+    return _count(drafts_BK == tokens_BS[:, :-1], limit_B)
+
+
+def accept_by_chance(noise_BK: Tensor, chance_K: Tensor, limit_B: Tensor) -> Tensor:
+    """Tokens emitted by each row, int64 [B], 1 … K+1, where a draft stands with a given chance whatever it is.
+
+    Args:
+        noise_BK: uniform, 0 … 1.
+        chance_K: by the draft's place.
+        limit_B: drafts of a row that may be accepted, 0 … K.
+    """
+    return _count(noise_BK < chance_K[: noise_BK.shape[1]], limit_B)
+
+
+def _count(stands_BK: Tensor, limit_B: Tensor) -> Tensor:
+    allowed = torch.arange(stands_BK.shape[1], device=stands_BK.device) < limit_B[:, None]
+    return (stands_BK & allowed).long().cumprod(1).sum(1) + 1

@@ -45,6 +45,16 @@ def _mix32(x: Tensor) -> Tensor:
     return x ^ (x >> 15)
 
 
+def uniform(seed_B: Tensor, position_BS: Tensor, ids_V: Tensor) -> Tensor:
+    """Uniform noise of (seed, position, id), never 0 and never 1, float32 [B, S, V]; arguments as `gumbel`'s."""
+    low, high = _mix32(seed_B & _LOW32), _mix32((seed_B >> 32) ^ 0x5BD1E995)
+    key_BS = _mix32((position_BS + low[:, None]) & _LOW32)
+    salt_BS = _mix32(key_BS ^ high[:, None])
+    x = _mix32(ids_V ^ key_BS[..., None])
+    x = _mix32((x + salt_BS[..., None]) & _LOW32)
+    return ((x >> 9).float() + 0.5) * 2.0**-23  # 24 significant bits
+
+
 def gumbel(seed_B: Tensor, position_BS: Tensor, ids_V: Tensor) -> Tensor:
     """Standard Gumbel noise of (seed, position, id), float32 [B, S, V].
 
@@ -53,13 +63,7 @@ def gumbel(seed_B: Tensor, position_BS: Tensor, ids_V: Tensor) -> Tensor:
         position_BS: int64 index in the sequence of the token to be chosen.
         ids_V: int64 target token ids.
     """
-    low, high = _mix32(seed_B & _LOW32), _mix32((seed_B >> 32) ^ 0x5BD1E995)
-    key_BS = _mix32((position_BS + low[:, None]) & _LOW32)
-    salt_BS = _mix32(key_BS ^ high[:, None])
-    x = _mix32(ids_V ^ key_BS[..., None])
-    x = _mix32((x + salt_BS[..., None]) & _LOW32)
-    uniform = ((x >> 9).float() + 0.5) * 2.0**-23  # 24 significant bits: never 0, never 1
-    return -(-uniform.log()).log()
+    return -(-uniform(seed_B, position_BS, ids_V).log()).log()
 
 
 def _ordered_bits(x: Tensor) -> Tensor:

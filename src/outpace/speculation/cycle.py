@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outpace.kernels.accept import accept
-from outpace.kernels.sample import Sampling, choose
+from outpace.kernels.accept import accept, accept_by_chance
+from outpace.kernels.sample import Sampling, choose, uniform
 from outpace.speculation.draft import draft
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import Chosen, State
@@ -30,11 +30,27 @@ def cycle(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: 
     chosen_BS = choose(pair.target.logits(verified.hidden_BSH), sampling, positions_BS + 1)
     if k:
         limit_B = torch.minimum(state.max_k_R[rows_B], pair.draftable(length_B))
-        num_emitted_B = accept(drafts_BK, chosen_BS, limit_B)
+        if state.chance_K is None:
+            num_emitted_B = accept(drafts_BK, chosen_BS, limit_B)
+        else:
+            chosen_BS, num_emitted_B = _simulate(state.chance_K, drafts_BK, chosen_BS, limit_B, sampling, length_B)
     else:
         num_emitted_B = torch.ones_like(length_B)
     _commit(state, rows_B, length_B, chosen_BS, num_emitted_B, verified.fused_BSH)
     return Chosen(chosen_BS, num_emitted_B)
+
+
+def _simulate(
+    chance_K: Tensor, drafts_BK: Tensor, chosen_BS: Tensor, limit_B: Tensor, sampling: Sampling, length_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Accepts by chance, keyed by seed and position; what stands is emitted as it was drafted."""
+    K = drafts_BK.shape[1]
+    places_K = torch.arange(K, device=drafts_BK.device)
+    noise_BK = uniform(sampling.seed_B, length_B[:, None], places_K)[:, 0]
+    num_emitted_B = accept_by_chance(noise_BK, chance_K, limit_B)
+    drafted_BS = torch.cat((drafts_BK, chosen_BS[:, -1:]), dim=1)
+    stands_BS = torch.arange(K + 1, device=drafts_BK.device) < num_emitted_B[:, None] - 1
+    return torch.where(stands_BS, drafted_BS, chosen_BS), num_emitted_B
 
 
 def _commit(

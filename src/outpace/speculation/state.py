@@ -13,6 +13,7 @@ Shapes: R rows and one inert, W = max k + 1 pending places, P pages, H drafter h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,8 @@ class State:
     top_p_R: Tensor
     min_p_R: Tensor
     seed_R: Tensor
+    chance_K: Tensor | None
+    """By place, the chance that a draft is accepted, where that is simulated. Never written."""
 
     @classmethod
     def allocate(
@@ -75,8 +78,9 @@ class State:
         hidden_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        chances: Sequence[float] = (),
     ) -> State:
-        """`hidden_size` 0 is an engine without a drafter."""
+        """`hidden_size` 0 is an engine without a drafter; `chances` are `EngineConfig.simulate_acceptance`."""
         R, W = max_rows + 1, max_k + 1
 
         def ints(*shape: int) -> Tensor:
@@ -100,6 +104,7 @@ class State:
             top_p_R=floats(R),
             min_p_R=floats(R),
             seed_R=ints(R),
+            chance_K=_chances(chances, max_k, device),
         )
 
     @property
@@ -152,3 +157,10 @@ class State:
             seed_B=self.seed_R[rows_B],
             kind=kind,
         )
+
+
+def _chances(given: Sequence[float], max_k: int, device: torch.device) -> Tensor | None:
+    """The last chance holds for all places behind."""
+    if not given or not max_k:
+        return None
+    return torch.tensor([given[min(place, len(given) - 1)] for place in range(max_k)], device=device)
