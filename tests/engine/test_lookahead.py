@@ -16,6 +16,7 @@ from engine.test_pages import assert_all_back
 from engine.tiny import OracleDrafter, engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
 from outpace.engine import scheduler
+from outpace.engine.frames import Frames
 from outpace.speculation.control import Decision, Drafting
 
 BUCKETS = (1, 3, 6, 16)
@@ -32,10 +33,17 @@ class Wandering:
         return Decision(self.random.choice(self.ks), "chance")
 
 
+def frame(llm: LLM, buckets: tuple[int, ...] = BUCKETS) -> None:
+    """Cycles run over the fixed buffers that graphs are captured from."""
+    runner = llm.engine.runner
+    runner.buckets = buckets
+    runner.frames = Frames(llm.engine._pair, runner.state, llm.config.page_size)
+
+
 def ahead(llm: LLM, num_ahead: int, *, wandering: bool = False) -> LLM:
     """The engine, with forwards in flight and rows padded, as on a GPU."""
+    frame(llm)
     llm.engine.runner.num_ahead = num_ahead
-    llm.engine.runner.buckets = BUCKETS
     if wandering:
         llm.engine.scheduler.control = Wandering(llm.config.k)
     return llm
@@ -168,9 +176,10 @@ def test_padding_rows_leave_no_trace() -> None:
     drafter = tiny_drafter(target)
     batch = prompts(5, seed=72)
     states = []
-    for buckets in (None, (7, 16)):
+    for framed in (False, True):
         llm = engine(target, drafter)
-        llm.engine.runner.buckets = buckets
+        if framed:
+            frame(llm, (7, 16))
         ids = [llm.engine.add(prompt, SamplingParams(max_tokens=60)) for prompt in batch]
         for _ in range(12):
             llm.engine.step()

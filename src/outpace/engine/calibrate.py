@@ -18,7 +18,6 @@ from outpace.types import CyclePlan, SamplingKind
 
 CHOICES = (0, 1, 2, 3, 4, 5, 7, 10, 15)
 """The k's that control chooses from."""
-BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SHORT = 64
 NUM_TIMED = 3
 
@@ -28,7 +27,7 @@ def make_control(runner: Runner, config: EngineConfig) -> Control:
     if config.control == "fixed" or config.k == 0:
         return FixedControl(config.k)
     ks = sorted({k for k in CHOICES if k < config.k} | {config.k})
-    costs = CostTable([b for b in BUCKETS if b < config.max_rows] + [config.max_rows], ks)
+    costs = CostTable(runner.buckets, ks)
     context = min(SHORT, (config.max_context or SHORT) - config.k - 1)
     for k in ks:
         costs.set(1, k, [(context, time_cycle(runner, 1, k, context))])

@@ -219,6 +219,7 @@ class LLM:
             "device": str(self.device),
             "engine": asdict(self.config),
             "control": self.engine.control.describe(),
+            "graphs": self.engine.runner.describe(),
             "kv_bytes": (self.config.num_pages or 0)
             * bytes_per_page(self.target.model, self.drafter, self.config.page_size, self.dtype),
         }

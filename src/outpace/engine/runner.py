@@ -10,17 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from outpace.config import EngineConfig
+from outpace.engine.frames import Frames, Shape
 from outpace.speculation.catch_up import catch_up
 from outpace.speculation.cycle import cycle
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import prefill
 from outpace.speculation.state import Chosen, State, upload
 from outpace.types import CatchUpPlan, CyclePlan, Outcome, Plan, PrefillPlan
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +61,12 @@ class Runner:
     Args:
         pair: the models and their pages.
         config: resolved settings; `max_context` and `num_pages` are numbers by now.
-        buckets: numbers of rows that cycles are padded to, ascending, the last not below `max_rows`; None never pads.
     """
 
-    def __init__(self, pair: Pair, config: EngineConfig, buckets: Sequence[int] | None = None) -> None:
+    def __init__(self, pair: Pair, config: EngineConfig) -> None:
         assert config.max_context is not None and config.num_pages is not None
         self._pair = pair
         self._page_size = config.page_size
-        self.buckets = buckets
         self.state = State.allocate(
             max_rows=config.max_rows,
             pages_per_row=-(-config.max_context // config.page_size),
@@ -75,14 +77,21 @@ class Runner:
             device=pair.target.embed.weight.device,
             chances=config.simulate_acceptance,
         )
-        self.num_ahead = 1 if self.state.device.type == "cuda" else 0
+        on_gpu = self.state.device.type == "cuda"
+        self.num_ahead = 1 if on_gpu else 0
         """Forwards that stay in flight while the next is planned: on a CPU there is nothing to hide behind."""
+        self.buckets = tuple(b for b in BUCKETS if b < config.max_rows) + (config.max_rows,)
+        """Numbers of rows that framed cycles are padded to, ascending."""
+        self.frames = Frames(pair, self.state, config.page_size) if on_gpu else None
+        """None runs cycles as they come, over no more pages than they reach: what pays on a CPU."""
         self._last: torch.cuda.Event | None = None
 
     @torch.inference_mode()
     def enqueue(self, plan: Plan) -> Ticket:
         """Starts one forward; the device does it after those before it."""
         began = time.perf_counter()
+        if isinstance(plan, CyclePlan) and self.frames is not None:
+            return self._ticket(len(plan.rows), self._framed(self.frames, plan), began)
         self.state.apply(plan.changes, self._page_size)
         match plan:
             case CyclePlan():
@@ -91,17 +100,27 @@ class Runner:
                 chosen = self._prefill(plan)
             case CatchUpPlan():
                 chosen = self._catch_up(plan)
-        return self._ticket(len(plan.rows), chosen, began)
+        chosen_BC = torch.cat((chosen.num_emitted_B[:, None], chosen.tokens_BS), dim=1)
+        return self._ticket(len(plan.rows), chosen_BC, began)
+
+    def _framed(self, frames: Frames, plan: CyclePlan) -> Tensor:
+        bucket = next(bucket for bucket in self.buckets if bucket >= len(plan.rows))
+        frame = frames.of(Shape(bucket, plan.k, plan.kind))
+        fits = frames.fits(frame, plan)
+        if not fits:
+            self.state.apply(plan.changes, self._page_size)
+        inputs = torch.tensor(frames.inputs_of(frame, plan, with_changes=fits))
+        if frame.inputs_I.is_cuda:
+            inputs = inputs.pin_memory()
+        frame.inputs_I.copy_(inputs, non_blocking=True)
+        frame.replay()
+        frames.num_replays += 1
+        return frame.chosen_BC
 
     def _cycle(self, plan: CyclePlan) -> Chosen:
-        rows_B = upload(plan.rows + (self.state.inert,) * self._num_padding(len(plan.rows)), self.state.device)
+        rows_B = upload(plan.rows, self.state.device)
         sampling = self.state.sampling(rows_B, plan.kind)
         return cycle(self._pair, self.state, rows_B, self._table(rows_B, plan.bound), sampling, plan.k)
-
-    def _num_padding(self, num_rows: int) -> int:
-        if self.buckets is None:
-            return 0
-        return next(bucket for bucket in self.buckets if bucket >= num_rows) - num_rows
 
     def _prefill(self, plan: PrefillPlan) -> Chosen:
         rows_B = upload(plan.rows, self.state.device)
@@ -133,13 +152,16 @@ class Runner:
         """The rows' page tables, as wide as they reach."""
         return self.state.page_table_RP[rows_B, : -(-bound // self._page_size)]
 
-    def _ticket(self, num_rows: int, chosen: Chosen, began: float) -> Ticket:
-        chosen_BC = torch.cat((chosen.num_emitted_B[:, None], chosen.tokens_BS), dim=1)
+    def _ticket(self, num_rows: int, chosen_BC: Tensor, began: float) -> Ticket:
         if not chosen_BC.is_cuda:
-            return Ticket(num_rows, chosen_BC, None, None, time.perf_counter() - began)
+            return Ticket(num_rows, chosen_BC.clone(), None, None, time.perf_counter() - began)
         on_host = torch.empty(chosen_BC.shape, dtype=chosen_BC.dtype, pin_memory=True)
         on_host.copy_(chosen_BC, non_blocking=True)
         before = self._last if self._last is not None and not self._last.query() else None
         self._last = torch.cuda.Event(enable_timing=True)
         self._last.record()
         return Ticket(num_rows, on_host, self._last, before, None)
+
+    def describe(self) -> dict[str, Any]:
+        """What of the cycles is a graph, as plain data for JSON."""
+        return {"why_none": "cycles run as they come on a CPU"} if self.frames is None else self.frames.describe()

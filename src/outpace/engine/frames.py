@@ -1,0 +1,152 @@
+"""Frames: a cycle of one shape over buffers that never move, so that a GPU can replay it as one graph.
+
+A shape is (rows, k, what sampling takes). Its inputs are row numbers and the pages that were added since; everything
+else a cycle reads lies in the state. On a CPU, or where a graph cannot be captured, a replay calls the cycle itself.
+
+Shapes: B rows of the frame, C changes of the page table it takes, I = B + 3·C.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.speculation.cycle import cycle
+from outpace.speculation.pair import Pair
+from outpace.speculation.state import State
+from outpace.types import CyclePlan, SamplingKind
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a frame is made for."""
+
+    num_rows: int
+    k: int
+    kind: SamplingKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Buffers of one shape, and what runs over them."""
+
+    shape: Shape
+    num_changes: int
+    inputs_I: Tensor
+    """int64: row numbers, then rows, columns and pages of the changes; what is not needed leads to the inert row."""
+    chosen_BC: Tensor
+    """int64 [B, k+2]: how many tokens each row emitted, then its tokens."""
+    replay: Callable[[], object]
+    capture_s: float
+    capture_bytes: int
+    why_eager: str | None
+    """Why this is no graph; None if it is one."""
+
+
+class Frames:
+    """Makes frames when they are first needed.
+
+    Args:
+        pair: the models.
+        state: its tensors must stay where they are.
+        page_size: tokens in a page.
+    """
+
+    def __init__(self, pair: Pair, state: State, page_size: int) -> None:
+        self._pair, self._state, self._page_size = pair, state, page_size
+        self._frames: dict[Shape, Frame] = {}
+        self._pool: Any = torch.cuda.graph_pool_handle() if state.device.type == "cuda" else None
+        self.num_replays = 0
+
+    def of(self, shape: Shape) -> Frame:
+        """The frame of a shape, captured now if it was not needed before."""
+        if shape not in self._frames:
+            self._frames[shape] = self._make(shape)
+        return self._frames[shape]
+
+    def fits(self, frame: Frame, plan: CyclePlan) -> bool:
+        """Whether the plan's changes fit into the frame's inputs; rows that were filled never do."""
+        return not plan.changes.rows and len(plan.changes.pages) <= frame.num_changes
+
+    def inputs_of(self, frame: Frame, plan: CyclePlan, *, with_changes: bool) -> list[int]:
+        """What the frame's inputs are for a plan."""
+        changes = plan.changes
+        inert = self._state.inert
+        rows = [*plan.rows, *[inert] * (frame.shape.num_rows - len(plan.rows))]
+        if not with_changes:
+            return [*rows, *[inert] * frame.num_changes, *[0] * (2 * frame.num_changes)]
+        unused = [0] * (frame.num_changes - len(changes.pages))
+        page_rows = [*changes.page_rows, *[inert] * len(unused)]
+        return [*rows, *page_rows, *changes.page_columns, *unused, *changes.pages, *unused]
+
+    def _make(self, shape: Shape) -> Frame:
+        num_changes = shape.num_rows * (1 + -(-(shape.k + 1) // self._page_size))
+        device = self._state.device
+        inputs_I = torch.zeros(shape.num_rows + 3 * num_changes, dtype=torch.int64, device=device)
+        inputs_I[: shape.num_rows + num_changes] = self._state.inert
+        chosen_BC = torch.zeros((shape.num_rows, shape.k + 2), dtype=torch.int64, device=device)
+
+        def run() -> None:
+            self._run(shape, num_changes, inputs_I, chosen_BC)
+
+        replay: Callable[[], object] = run
+        began, why_eager, num_bytes = time.perf_counter(), None, 0
+        if device.type != "cuda":
+            why_eager = "no CUDA device"
+        else:
+            try:
+                before = torch.cuda.memory_reserved(device)
+                replay = self._capture(run)
+                num_bytes = torch.cuda.memory_reserved(device) - before
+            except RuntimeError as error:
+                why_eager = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        return Frame(
+            shape=shape,
+            num_changes=num_changes,
+            inputs_I=inputs_I,
+            chosen_BC=chosen_BC,
+            replay=replay,
+            capture_s=time.perf_counter() - began,
+            capture_bytes=num_bytes,
+            why_eager=why_eager,
+        )
+
+    def _capture(self, run: Callable[[], None]) -> Callable[[], object]:
+        """Runs once over inert rows, so that kernels are compiled and workspaces allocated, then captures."""
+        torch.cuda.synchronize(self._state.device)
+        run()
+        torch.cuda.synchronize(self._state.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            run()
+        return graph.replay
+
+    def _run(self, shape: Shape, num_changes: int, inputs_I: Tensor, chosen_BC: Tensor) -> None:
+        rows_B, changes = inputs_I.split_with_sizes((shape.num_rows, 3 * num_changes))
+        page_rows_C, columns_C, pages_C = changes.view(3, num_changes)
+        state = self._state
+        state.page_table_RP[page_rows_C, columns_C] = pages_C
+        table_BP = state.page_table_RP[rows_B]
+        chosen = cycle(self._pair, state, rows_B, table_BP, state.sampling(rows_B, shape.kind), shape.k)
+        chosen_BC[:, 0] = chosen.num_emitted_B
+        chosen_BC[:, 1:] = chosen.tokens_BS
+
+    def describe(self) -> dict[str, Any]:
+        """Frames so far, as plain data for JSON."""
+        frames = self._frames.values()
+        return {
+            "captured": sum(frame.why_eager is None for frame in frames),
+            "eager": [
+                {"rows": f.shape.num_rows, "k": f.shape.k, "sampling": f.shape.kind.value, "why": f.why_eager}
+                for f in frames
+                if f.why_eager is not None
+            ],
+            "capture_s": round(sum(frame.capture_s for frame in frames), 3),
+            "graph_bytes": sum(frame.capture_bytes for frame in frames),
+            "replays": self.num_replays,
+        }
