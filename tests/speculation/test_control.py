@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from outpace.speculation.acceptance import Acceptance
+from outpace.speculation.acceptance import Acceptance, expected_tokens
 from outpace.speculation.control import AutomaticControl, CycleSeen
 from outpace.speculation.cost import CostTable
 
@@ -147,20 +147,78 @@ def test_expected_tokens_follow_the_conditional_rates() -> None:
     acceptance = Acceptance(3, half_life=1e9)
     for num_accepted in (0, 1, 1, 3) * 500:
         acceptance.add(3, num_accepted)
-    assert acceptance.rate(0) == pytest.approx(3 / 4, abs=0.01)
-    assert acceptance.rate(1) == pytest.approx(1 / 3, abs=0.01)
-    assert acceptance.rate(2) == pytest.approx(1.0, abs=0.01)
-    assert acceptance.expected(3) == pytest.approx(1 + 3 / 4 + 1 / 4 + 1 / 4, abs=0.02)
+    assert acceptance.rates() == pytest.approx([3 / 4, 1 / 3, 1.0], abs=0.01)
+    assert expected_tokens(acceptance.rates()) == pytest.approx([1, 7 / 4, 2, 9 / 4], abs=0.02)
 
 
-def test_costs_follow_what_is_seen_and_outliers_move_nothing() -> None:
+def test_costs_follow_what_is_seen_and_one_outlier_moves_nothing() -> None:
     costs = CostTable((1, 8), (0, 4))
+    costs.set(8, 0, [(0, 0.001)])
     costs.set(8, 4, [(0, 0.010), (1000, 0.020)])
     assert costs.seconds(5, 4, 500) == pytest.approx(0.015)
-    costs.observe(5, 4, 500, 0.3)
+    assert costs.observe(5, 4, 500, 0.3)
     assert costs.seconds(5, 4, 500) == pytest.approx(0.015)
+    assert not costs.observe(5, 4, 500, 0.015)
     for _ in range(200):
         costs.observe(5, 4, 500, 0.018)
     assert costs.seconds(5, 4, 500) == pytest.approx(0.018, rel=0.01)
     costs.set(1, 0, [(0, 0.005)])
-    assert costs.seconds(5, 0, 500) == pytest.approx(0.005), "a bucket that was not measured takes its neighbour's"
+    assert costs.seconds(1, 4, 500) == pytest.approx(0.018, rel=0.01), "what was not measured takes its neighbour's"
+
+
+def test_an_entry_that_is_far_off_is_corrected_once_that_is_certain() -> None:
+    costs = CostTable((1,), (0, 4))
+    costs.set(1, 0, [(0, 0.6)])
+    costs.set(1, 4, [(0, 0.03)])
+    for _ in range(6):
+        costs.observe(1, 0, 0, 0.02)
+    assert costs.seconds(1, 0, 0) == pytest.approx(0.02, rel=0.01)
+
+
+def test_larger_batches_take_their_first_observation_whole() -> None:
+    """One plain step of 16 rows says how much dearer the other entries of that bucket are, too."""
+    costs = CostTable((1, 16), (0, 4))
+    costs.set(1, 0, [(0, 0.010)])
+    costs.set(1, 4, [(0, 0.012)])
+    costs.observe(16, 0, 0, 0.080)
+    assert costs.seconds(16, 0, 0) == pytest.approx(0.080)
+    assert costs.seconds(16, 4, 0) == pytest.approx(0.096)
+    costs.observe(16, 4, 0, 0.240)
+    assert costs.seconds(16, 4, 0) == pytest.approx(0.240)
+    assert costs.seconds(1, 4, 0) == pytest.approx(0.012)
+
+
+def test_no_cycle_with_drafts_counts_as_cheaper_than_a_plain_step() -> None:
+    costs = CostTable((1,), (0, 4))
+    costs.set(1, 0, [(0, 0.010)])
+    costs.set(1, 4, [(0, 0.001)])
+    assert costs.seconds(1, 4, 0) == pytest.approx(0.010)
+
+
+def test_a_pause_costs_nobody_their_credit() -> None:
+    machine = Machine(1, 512, lambda row, at: 0.9)
+    machine.run(400)
+    machine.control.observe(CycleSeen(num_rows=1, k=3, context=900, num_emitted=3, seconds=30.0))
+    before = len(machine.ks)
+    machine.run(400)
+    assert sum(k > 0 for k in machine.ks[before:]) > 0.9 * len(machine.ks[before:])
+
+
+@pytest.mark.parametrize("plain_error", [0.2, 30.0])
+@pytest.mark.parametrize("rate", [0.0, 0.9])
+def test_a_disturbed_calibration_is_found_out(plain_error: float, rate: float) -> None:
+    machine = Machine(1, 512, lambda row, at: rate)
+    machine.costs.set(1, 0, [(0, truth(1, 0, 0) * plain_error)])
+    found = machine.run(4000)
+    plain = Machine(1, 512, lambda row, at: rate).run(4000, 0)
+    assert plain / found > (0.96 if rate == 0.0 else 2.0)
+
+
+def test_a_probe_is_over_only_when_it_has_drafted() -> None:
+    """While a catch-up is under way, control is asked again and again."""
+    machine = Machine(1, 512, lambda row, at: 0.0)
+    machine.run(300)
+    rows = [Row(max(KS), 900, machine.control.start())]
+    while machine.control.choose(rows).k == 0:
+        machine.control.observe(CycleSeen(num_rows=1, k=0, context=900, num_emitted=1, seconds=truth(1, 0, 900)))
+    assert [machine.control.choose(rows).k > 0 for _ in range(40)] == [True] * 40

@@ -20,6 +20,8 @@ CHOICES = (0, 1, 2, 3, 4, 5, 7, 10, 15)
 """The k's that control chooses from."""
 SHORT = 64
 NUM_TIMED = 3
+UNKNOWN = 0.01
+"""Seconds that a cycle is taken for where no two forwards could be timed in a row; what is seen corrects it."""
 
 
 def make_control(runner: Runner, config: EngineConfig) -> Control:
@@ -28,10 +30,18 @@ def make_control(runner: Runner, config: EngineConfig) -> Control:
         return FixedControl(config.k)
     ks = sorted({k for k in CHOICES if k < config.k} | {config.k})
     costs = CostTable(runner.buckets, ks)
-    context = min(SHORT, (config.max_context or SHORT) - config.k - 1)
+    measured = sorted({ks[0], ks[1], ks[-1]})
+    context = max(0, min(SHORT, (config.max_context or SHORT) - config.k - 1))
+    times = {k: time_cycle(runner, 1, k, context) for k in measured}
     for k in ks:
-        costs.set(1, k, [(context, time_cycle(runner, 1, k, context))])
+        costs.set(1, k, [(context, times[k] if k in times else _between(k, measured[-2:], times))])
     return AutomaticControl(costs)
+
+
+def _between(k: int, ends: list[int], times: dict[int, float]) -> float:
+    """Drafts come one after another, so their time grows evenly."""
+    first, last = ends
+    return times[first] + (times[last] - times[first]) * (k - first) / (last - first)
 
 
 def time_cycle(runner: Runner, num_rows: int, k: int, context: int) -> float:
@@ -41,17 +51,17 @@ def time_cycle(runner: Runner, num_rows: int, k: int, context: int) -> float:
     """
     state = runner.state
     rows = torch.arange(num_rows, device=state.device)
-    plan = CyclePlan(rows=tuple(range(num_rows)), k=k, kind=SamplingKind.GREEDY, bound=context + k + 1)
+    limit = state.page_table_RP.shape[1] * runner.page_size
+    plan = CyclePlan(rows=tuple(range(num_rows)), k=k, kind=SamplingKind.GREEDY, bound=min(context + k + 1, limit))
     times = []
-    for _ in range(NUM_TIMED + 2):  # the first warms up, and on a GPU the one before a timed one must be in flight
+    for _ in range(1 + NUM_TIMED):  # the first warms up
         state.page_table_RP[rows] = 0
         state.length_R[rows] = context
         state.num_pending_R[rows] = 1
-        first, second = runner.enqueue(plan), runner.enqueue(plan)
-        first.read()
-        second.read()
-        seconds = second.seconds()
-        if seconds is not None:
-            times.append(seconds)
+        tickets = [runner.enqueue(plan) for _ in range(1 + runner.num_ahead)]  # what is timed has another before it
+        for ticket in tickets:
+            ticket.read()
+        times.append(tickets[-1].seconds())
     state.length_R[rows] = 0
-    return median(times[-NUM_TIMED:])
+    timed = [seconds for seconds in times[1:] if seconds is not None]
+    return median(timed) if timed else UNKNOWN

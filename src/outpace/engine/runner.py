@@ -66,7 +66,7 @@ class Runner:
     def __init__(self, pair: Pair, config: EngineConfig) -> None:
         assert config.max_context is not None and config.num_pages is not None
         self._pair = pair
-        self._page_size = config.page_size
+        self.page_size = config.page_size
         self.state = State.allocate(
             max_rows=config.max_rows,
             pages_per_row=-(-config.max_context // config.page_size),
@@ -92,7 +92,7 @@ class Runner:
         began = time.perf_counter()
         if isinstance(plan, CyclePlan) and self.frames is not None:
             return self._ticket(len(plan.rows), self._framed(self.frames, plan), began)
-        self.state.apply(plan.changes, self._page_size)
+        self.state.apply(plan.changes, self.page_size)
         match plan:
             case CyclePlan():
                 chosen = self._cycle(plan)
@@ -108,7 +108,7 @@ class Runner:
         frame = frames.of(Shape(bucket, plan.k, plan.kind))
         fits = frames.fits(frame, plan)
         if not fits:
-            self.state.apply(plan.changes, self._page_size)
+            self.state.apply(plan.changes, self.page_size)
         inputs = torch.tensor(frames.inputs_of(frame, plan, with_changes=fits))
         if frame.inputs_I.is_cuda:
             inputs = inputs.pin_memory()
@@ -150,7 +150,7 @@ class Runner:
 
     def _table(self, rows_B: Tensor, bound: int) -> Tensor:
         """The rows' page tables, as wide as they reach."""
-        return self.state.page_table_RP[rows_B, : -(-bound // self._page_size)]
+        return self.state.page_table_RP[rows_B, : -(-bound // self.page_size)]
 
     def _ticket(self, num_rows: int, chosen_BC: Tensor, began: float) -> Ticket:
         if not chosen_BC.is_cuda:

@@ -6,6 +6,8 @@ place 2 says something about places 0 to 2 and nothing about those behind.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 GUESS = 0.6
 """Chance at place 0 before anything was seen: what a drafter that fits its target reaches at least."""
 STRENGTH = 4.0
@@ -18,14 +20,12 @@ class Acceptance:
     Args:
         max_k: places.
         half_life: cycles after which one counts half.
-        prior: what to believe before much was seen; None guesses.
     """
 
-    __slots__ = ("_accepted", "_fading", "_prior", "_reached")
+    __slots__ = ("_accepted", "_fading", "_reached")
 
-    def __init__(self, max_k: int, half_life: float, prior: Acceptance | None = None) -> None:
+    def __init__(self, max_k: int, half_life: float) -> None:
         self._fading = 0.5 ** (1.0 / half_life)
-        self._prior = prior
         self._reached = [0.0] * max_k
         self._accepted = [0.0] * max_k
 
@@ -36,15 +36,23 @@ class Acceptance:
             self._reached[place] = self._reached[place] * self._fading + reached
             self._accepted[place] = self._accepted[place] * self._fading + (reached and place < num_accepted)
 
-    def rate(self, place: int) -> float:
-        """Chance that the draft at a place is accepted if those before it were."""
-        prior = self._prior.rate(place) if self._prior is not None else self.rate(place - 1) if place else GUESS
-        return (self._accepted[place] + STRENGTH * prior) / (self._reached[place] + STRENGTH)
+    def rates(self, prior: Sequence[float] | None = None) -> list[float]:
+        """Chance at each place that a draft is accepted if those before it were.
 
-    def expected(self, k: int) -> float:
-        """Tokens that a cycle of k drafts emits, 1 … k+1."""
-        total = chance = 1.0
-        for place in range(min(k, len(self._reached))):
-            chance *= self.rate(place)
-            total += chance
-        return total
+        Args:
+            prior: what to believe of each place before much was seen; None takes the place before.
+        """
+        rates: list[float] = []
+        for place, (reached, accepted) in enumerate(zip(self._reached, self._accepted, strict=True)):
+            believed = prior[place] if prior is not None else rates[-1] if rates else GUESS
+            rates.append((accepted + STRENGTH * believed) / (reached + STRENGTH))
+        return rates
+
+
+def expected_tokens(rates: Sequence[float]) -> list[float]:
+    """Tokens that a cycle of 0, 1, 2, … drafts emits, 1 at least."""
+    tokens, chance = [1.0], 1.0
+    for rate in rates:
+        chance *= rate
+        tokens.append(tokens[-1] + chance)
+    return tokens

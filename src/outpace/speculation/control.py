@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from outpace.speculation.acceptance import Acceptance
+from outpace.speculation.acceptance import Acceptance, expected_tokens
 from outpace.speculation.cost import CostTable
 
 BUDGET = 0.015
@@ -26,6 +26,10 @@ MOST_CREDIT = 24.0
 PROBE_CYCLES = 6
 PROBE_EVERY = 100
 """Plain steps between probes at least: acceptance does not change from one token to the next."""
+CATCH_UP = 2.5
+"""What a catch-up takes before one was seen, in plain steps."""
+MOST_CATCH_UP = 12.0
+"""What one may be charged; more is a disturbance."""
 MARGIN = 0.02
 """How much better another k must look before it is taken."""
 CLEAR = 1.25
@@ -135,10 +139,11 @@ class AutomaticControl:
         self._probing = 0
         self._num_plain = 0
         """Plain steps in a row."""
+        self._catch_up = CATCH_UP
         self._age: dict[int, int] = {}
 
     def start(self) -> Acceptance:
-        return Acceptance(max(self.costs.ks), REQUEST_HALF_LIFE, prior=self.overall)
+        return Acceptance(max(self.costs.ks), REQUEST_HALF_LIFE)
 
     def choose(self, batch: Sequence[Drafting]) -> Decision:
         drafting = [request for request in batch if request.max_k]
@@ -150,7 +155,7 @@ class AutomaticControl:
     def _weigh(self, batch: Sequence[Drafting], drafting: Sequence[Drafting]) -> Decision:
         num_rows, context = len(batch), sum(request.num_cached for request in batch)
         most = max(request.max_k for request in drafting)
-        tokens = {k: self._tokens(batch, k) for k in self.costs.ks if k <= most}
+        tokens = self._tokens(batch, [k for k in self.costs.ks if k <= most])
         speed = {k: tokens[k] / self.costs.seconds(num_rows, k, context) for k in tokens}
         best = max(speed, key=speed.__getitem__)
         kept = self.decision.k
@@ -160,17 +165,16 @@ class AutomaticControl:
         if best and speed[best] < CLEAR * speed[0] and self._checks(num_rows):
             return Decision(0, f"checking what a plain step takes: {self._reason(best, tokens, num_rows, context)}")
         if self._probing and drafts:
-            self._probing -= 1
             return Decision(best or drafts, f"probing: {self._reason(drafts, tokens, num_rows, context)}")
         if best == 0 and drafts and self._may_probe(self._loss(drafts, tokens, num_rows, context)):
-            self._probing = PROBE_CYCLES - 1
+            self._probing = PROBE_CYCLES
             return Decision(drafts, f"probing: {self._reason(drafts, tokens, num_rows, context)}")
         if best and self._credit < 0.0:
             return Decision(0, f"it has lost more than it may, though {self._reason(best, tokens, num_rows, context)}")
         return Decision(best, self._reason(best or drafts, tokens, num_rows, context))
 
     def _may_probe(self, loss: float) -> bool:
-        return self._num_plain >= PROBE_EVERY and self._credit >= loss * PROBE_CYCLES
+        return self._num_plain >= PROBE_EVERY and self._credit >= loss * PROBE_CYCLES + self._catch_up
 
     def _checks(self, num_rows: int) -> bool:
         """Whether the plain step of a bucket is to be measured once more; a check is a few steps in a row."""
@@ -178,11 +182,15 @@ class AutomaticControl:
         age = self._age.get(bucket, CHECK_EVERY)
         return age >= CHECK_EVERY or -CHECK_STEPS < age < 0
 
-    def _tokens(self, batch: Sequence[Drafting], k: int) -> float:
-        total = 0.0
+    def _tokens(self, batch: Sequence[Drafting], ks: Sequence[int]) -> dict[int, float]:
+        """Expected tokens of the whole batch in a cycle of each k."""
+        overall = self.overall.rates()
+        total = dict.fromkeys(ks, 0.0)
         for request in batch:
-            acceptance = request.acceptance or self.overall
-            total += acceptance.expected(min(k, request.max_k)) if k and request.max_k else 1.0
+            rates = overall if request.acceptance is None else request.acceptance.rates(overall)
+            tokens = expected_tokens(rates)
+            for k in ks:
+                total[k] += tokens[min(k, request.max_k)]
         return total
 
     def _loss(self, k: int, tokens: dict[int, float], num_rows: int, context: int) -> float:
@@ -203,7 +211,11 @@ class AutomaticControl:
             request.acceptance.add(num_drafts, num_accepted)
 
     def observe(self, seen: CycleSeen) -> None:
-        self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds)
+        disturbed = self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds)
+        if seen.k:
+            self._probing = max(0, self._probing - 1)
+        if disturbed:
+            return  # a paused machine or a compilation is nobody's loss
         plain = self.costs.seconds(seen.num_rows, 0, seen.context)
         if seen.k == 0:
             self._num_plain += 1
@@ -211,7 +223,7 @@ class AutomaticControl:
         else:
             self._num_plain = 0
             self._credit += seen.num_emitted / seen.num_rows - seen.seconds / plain
-        self._credit = min(self._credit, MOST_CREDIT)
+        self._credit = max(-MOST_CREDIT, min(self._credit, MOST_CREDIT))
         self._grow_older(self.costs.bucket(seen.num_rows), seen.k)
 
     def _grow_older(self, bucket: int, k: int) -> None:
@@ -223,7 +235,9 @@ class AutomaticControl:
             self._age[bucket] = max(-CHECK_STEPS, min(0, age) - 1) if age < 0 else -1
 
     def pay(self, num_rows: int, context: int, seconds: float) -> None:
-        self._credit -= seconds / self.costs.seconds(num_rows, 0, context)
+        steps = min(seconds / self.costs.seconds(num_rows, 0, context), MOST_CATCH_UP)
+        self._catch_up += 0.25 * (steps - self._catch_up)
+        self._credit = max(-MOST_CREDIT, self._credit - steps)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -231,6 +245,6 @@ class AutomaticControl:
             "k": self.decision.k,
             "why": self.decision.why,
             "switches": self.num_switches,
-            "acceptance": [round(self.overall.rate(place), 4) for place in range(max(self.costs.ks))],
+            "acceptance": [round(rate, 4) for rate in self.overall.rates()],
             "costs": self.costs.as_dict(),
         }

@@ -16,7 +16,9 @@ from typing import Any
 FOLLOWING = 0.05
 """How far an observation moves an entry; the first ones move it more, to their mean."""
 OUTLIER = 4.0
-"""An observation this many times off is a disturbance (a prefill between, a paused machine), and moves nothing."""
+"""An observation this many times off is a disturbance (a compilation, a paused machine), and moves nothing."""
+CERTAIN = 3
+"""So many of them in a row are the truth."""
 
 
 @dataclass(slots=True)
@@ -25,6 +27,10 @@ class _Entry:
     slope: float
     scale: float = 1.0
     num_seen: int = 0
+    num_outliers: int = 0
+    """In a row."""
+    borrowed: bool = False
+    """Taken from a neighbour, and not seen yet."""
 
 
 class CostTable:
@@ -57,7 +63,7 @@ class CostTable:
         return self.buckets[min(bisect_left(self.buckets, num_rows), len(self.buckets) - 1)]
 
     def seconds(self, num_rows: int, k: int, context: int) -> float:
-        """Expected time of a cycle.
+        """Expected time of a cycle; with drafts never less than of a plain step.
 
         Args:
             num_rows: of the batch.
@@ -65,15 +71,32 @@ class CostTable:
             context: tokens of all rows together.
         """
         entry = self._entry(num_rows, k)
-        return entry.scale * (entry.base + entry.slope * context)
+        expected = entry.scale * (entry.base + entry.slope * context)
+        return max(expected, self.seconds(num_rows, 0, context)) if k else expected
 
-    def observe(self, num_rows: int, k: int, context: int, seconds: float) -> None:
-        """Corrects an entry by a cycle that ran undisturbed."""
+    def observe(self, num_rows: int, k: int, context: int, seconds: float) -> bool:
+        """Corrects an entry by a cycle that ran; says whether it was left out as a disturbance."""
         entry = self._entry(num_rows, k)
-        ratio = seconds / self.seconds(num_rows, k, context)
+        ratio = seconds / (entry.scale * (entry.base + entry.slope * context))
+        if entry.borrowed:
+            self._settle(self.bucket(num_rows), k, ratio)
+            return False
         if 1.0 / OUTLIER < ratio < OUTLIER:
+            entry.num_outliers = 0
             entry.num_seen += 1
             entry.scale *= 1.0 + max(FOLLOWING, 1.0 / (entry.num_seen + 1)) * (ratio - 1.0)
+            return False
+        entry.num_outliers += 1
+        if entry.num_outliers >= CERTAIN:
+            entry.scale, entry.num_outliers, entry.num_seen = entry.scale * ratio, 0, 0
+        return True
+
+    def _settle(self, bucket: int, k: int, ratio: float) -> None:
+        """A borrowed entry takes its first observation whole; those of its bucket that are still borrowed go along."""
+        for (other, other_k), entry in self._entries.items():
+            if other == bucket and entry.borrowed:
+                entry.scale *= ratio
+                entry.borrowed = other_k != k
 
     def num_seen(self, num_rows: int, k: int) -> int:
         """Cycles that corrected an entry."""
@@ -83,11 +106,17 @@ class CostTable:
         """A bucket that was not measured begins with the figures of the nearest one below that was."""
         bucket = self.bucket(num_rows)
         if (bucket, k) not in self._entries:
-            nearest = max((b for b, of in self._entries if of == k and b <= bucket), default=None)
-            nearest = min(b for b, of in self._entries if of == k) if nearest is None else nearest
-            known = self._entries[nearest, k]
-            self._entries[bucket, k] = _Entry(known.base, known.slope, known.scale)
+            self._borrow(bucket)
         return self._entries[bucket, k]
+
+    def _borrow(self, bucket: int) -> None:
+        """All missing entries of a bucket, from the nearest one below, or above, that has them."""
+        for k in self.ks:
+            known = sorted(b for b, of in self._entries if of == k)
+            if (bucket, k) not in self._entries and known:
+                nearest = max((b for b in known if b <= bucket), default=known[0])
+                entry = self._entries[nearest, k]
+                self._entries[bucket, k] = _Entry(entry.base, entry.slope, entry.scale, borrowed=True)
 
     def as_dict(self) -> list[dict[str, Any]]:
         """One row an entry, for JSON; times in milliseconds."""

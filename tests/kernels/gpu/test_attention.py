@@ -38,7 +38,7 @@ def full_cache(dtype: torch.dtype) -> tuple[KVCache, torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_tokens", [1, 5, 24])
-@pytest.mark.parametrize(("window", "first", "splits"), [(None, 0, 1), (None, 1, 3), (5, 0, 3), (70, 1, 1)])
+@pytest.mark.parametrize(("window", "first", "splits"), [(None, 0, 1), (None, 1, 4), (5, 0, 2), (70, 1, 1)])
 def test_equals_a_plain_softmax(
     dtype: torch.dtype, num_tokens: int, window: int | None, first: int, splits: int
 ) -> None:

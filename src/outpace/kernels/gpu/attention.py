@@ -180,7 +180,7 @@ def paged_attention(
     if max_splits is None:
         reach = page_table_BP.shape[1] * page_size
         max_splits = min(_PROGRAMS // (B * num_kv_heads * num_tiles), reach // _MIN_SPLIT)
-    splits = max(1, max_splits)
+    splits = 1 << (max(1, max_splits).bit_length() - 1)  # a power of two: each number is a compilation
     out_BSHD = torch.empty((B, S, H, D), dtype=q_BSHD.dtype, device=q_BSHD.device)
     if splits == 1:
         parts, peaks, totals = out_BSHD, out_BSHD, out_BSHD  # written and read by nobody but `out`
