@@ -113,7 +113,8 @@ def test_whatever_happens_every_answer_is_right_and_every_page_comes_back(
     got: dict[int, list[int]] = {}
 
     def step() -> None:
-        for update in llm.engine.step():
+        llm.engine.step()
+        for update in llm.engine.poll_all():
             got[update.request_id] += update.token_ids
 
     for action, number, max_tokens in actions:

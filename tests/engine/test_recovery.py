@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
+from types import FrameType
 
 import pytest
 import torch
@@ -29,7 +32,7 @@ def test_a_forward_that_fails_costs_nobody_a_token(moment: str, monkeypatch: pyt
     def failing(plan: Plan) -> Ticket:
         nonlocal calls
         calls += 1
-        fails = calls % 3 == 0
+        fails = calls % 11 == 0
         if fails and moment == "before":
             raise KeyboardInterrupt
         ticket = enqueue(plan)
@@ -42,8 +45,9 @@ def test_a_forward_that_fails_costs_nobody_a_token(moment: str, monkeypatch: pyt
     got: dict[int, list[int]] = {i: [] for i in ids}
     while llm.engine.busy:
         with contextlib.suppress(KeyboardInterrupt):
-            for update in llm.engine.step():
-                got[update.request_id] += update.token_ids
+            llm.engine.step()
+        for update in llm.engine.poll_all():
+            got[update.request_id] += update.token_ids
     assert [tuple(got[i]) for i in ids] == expected
     assert_all_back(llm)
 
@@ -76,4 +80,43 @@ def test_one_that_needs_all_pages_gets_them() -> None:
     expected = engine(tiny_target(), num_pages=11).generate([[*head, 9, 9, 9, 9]], long)[0].token_ids
     llm = engine(tiny_target(), num_pages=11, prefill_chunk=100)
     assert llm.generate([head, [*head, 9, 9, 9, 9]], [short, long])[1].token_ids == expected
+    assert_all_back(llm)
+
+
+class Interrupter:
+    """Interrupts at one of the lines that the engine runs, chosen by chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.left = random.Random(seed).randrange(1, 4000)
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Interrupter | None:
+        if "/outpace/engine/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_interrupt_at_any_line_costs_nobody_else_a_token(seed: int) -> None:
+    target = tiny_target(seed=31)
+    llm = engine(target, tiny_drafter(target), max_rows=3, num_pages=60)
+    mine, other = prompts(4, seed=32), prompts(1, seed=33)[0]
+    params = SamplingParams(max_tokens=30)
+    expected = engine(target).generate([other, *mine], params)
+    stream = llm.stream(other, params)
+    got = list(next(stream).token_ids)
+    tracing = sys.gettrace()
+    sys.settrace(Interrupter(seed))
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            llm.generate(mine, params)
+    finally:
+        sys.settrace(tracing)
+    for chunk in stream:
+        got += chunk.token_ids
+    assert tuple(got) == expected[0].token_ids
+    assert answers(llm.generate(mine, params)) == answers(expected[1:])
     assert_all_back(llm)

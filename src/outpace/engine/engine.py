@@ -30,7 +30,7 @@ from outpace.types import CatchUpPlan, CyclePlan, Outcome, PrefillPlan, Request
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one step did to one request."""
+    """What came of one request since it was last polled."""
 
     request_id: int
     token_ids: tuple[int, ...]
@@ -62,12 +62,16 @@ class Engine:
         self.scheduler = Scheduler(config, self.pages, self._draftable, self.control)
         self._in_flight: deque[tuple[Work, Ticket]] = deque()
         self._sequences: dict[int, Sequence] = {}
-        self._updates: list[Update] = []
+        """Requests whose end nobody has been told yet: with their tokens, all that a rebuild needs."""
+        self._torn = False
+        """A change was begun and not ended: rows, pages and queues may contradict each other."""
         self._ids = count()
 
     @property
     def busy(self) -> bool:
         """Some request is not finished."""
+        if self._torn:
+            return any(sequence.finish_reason is None for sequence in self._sequences.values())
         return self.scheduler.busy
 
     def add(self, prompt_ids: TokenIds[int], params: SamplingParams) -> int:
@@ -83,8 +87,8 @@ class Engine:
         max_k = self.config.k if params.max_k is None else min(params.max_k, self.config.k)
         sequence = Sequence(request, max_tokens, max_k, frozenset(eos) | frozenset(params.stop_token_ids))
         sequence.acceptance = self.control.start()
-        self._sequences[request.id] = sequence
         self.scheduler.add(sequence)
+        self._sequences[request.id] = sequence
         return request.id
 
     def check(self, prompt_ids: TokenIds[int], params: SamplingParams) -> int:
@@ -100,29 +104,49 @@ class Engine:
         return max_tokens
 
     def abort(self, request_id: int) -> None:
-        """Ends a request at once and frees its pages. Nothing happens if it is finished already."""
+        """Ends a request at once and frees its pages. Nothing happens if its end was told already."""
         sequence = self._sequences.pop(request_id, None)
-        if sequence is not None:
+        if sequence is not None and sequence.finish_reason is None and not self._torn:
+            self._torn = True
             self.scheduler.remove(sequence)
+            self._torn = False
 
-    def step(self) -> list[Update]:
-        """Enqueues one forward and reads the oldest one that need not stay in flight; returns what that one brought.
+    def step(self) -> None:
+        """Enqueues one forward and reads the oldest one that need not stay in flight.
 
-        If it raises (an interrupt too), no token is lost and none is wrong: the next step goes on from the tokens that
-        every request has.
+        If it raises, an interrupt at any point included, no token is lost and none is wrong: the next step rebuilds
+        rows, pages and queues from the tokens that every request has.
         """
-        try:
-            work = self.scheduler.next(drained=not self._in_flight) if self.busy else None
-            if work is not None:
-                self._in_flight.append((work, self.runner.enqueue(work.plan)))
-            if self._in_flight and (work is None or len(self._in_flight) > self.runner.num_ahead):
-                self._collect(*self._in_flight.popleft())
-        except BaseException:
-            self._in_flight.clear()
-            self.scheduler.restart()
-            raise
-        updates, self._updates = self._updates, []
-        return updates
+        if self._torn:
+            self._rebuild()
+        self._torn = True
+        work = self.scheduler.next(drained=not self._in_flight) if self.scheduler.busy else None
+        if work is not None:
+            self._in_flight.append((work, self.runner.enqueue(work.plan)))
+        if self._in_flight and (work is None or len(self._in_flight) > self.runner.num_ahead):
+            self._collect(*self._in_flight.popleft())
+        self._torn = False
+
+    def _rebuild(self) -> None:
+        self._in_flight.clear()
+        self.pages.reset()
+        self.scheduler.reset([s for s in self._sequences.values() if s.finish_reason is None])
+
+    def poll(self, request_id: int) -> Update | None:
+        """What a request has written since it was last polled; None if nothing. After its end it is forgotten."""
+        sequence = self._sequences[request_id]
+        reason = sequence.finish_reason
+        new = tuple(sequence.tokens[len(sequence.request.prompt_ids) + sequence.num_told :])
+        if not new:
+            return None
+        sequence.num_told += len(new)
+        if reason is not None:
+            del self._sequences[request_id]
+        return Update(request_id, new, reason, sequence.counts, sequence.num_reused)
+
+    def poll_all(self) -> list[Update]:
+        """The news of all requests."""
+        return [update for i in list(self._sequences) if (update := self.poll(i)) is not None]
 
     def _collect(self, work: Work, ticket: Ticket) -> None:
         outcome = ticket.read()
@@ -132,13 +156,11 @@ class Engine:
                 continue  # stopped, aborted or moved while this was in flight
             match work.plan:
                 case CyclePlan(k=k):
-                    kept = self._collect_cycle(k, sequence, outcome.tokens[index])
+                    self._collect_cycle(k, sequence, outcome.tokens[index])
                 case PrefillPlan(chunks=chunks, fills_drafter=fills_drafter):
-                    kept = self._collect_chunk(len(chunks[index]), fills_drafter, sequence, outcome.tokens[index])
-                case _:
-                    kept = []
-            if kept:
-                self._updates.append(self._update(sequence, kept))
+                    self._collect_chunk(len(chunks[index]), fills_drafter, sequence, outcome.tokens[index])
+            if sequence.finish_reason is not None:
+                self.scheduler.remove(sequence)
 
     def _observe(self, work: Work, outcome: Outcome, seconds: float | None) -> None:
         """Tells control what a cycle or a catch-up cost; None if the device had stood idle before it."""
@@ -153,34 +175,27 @@ class Engine:
             CycleSeen(num_rows=num_rows, k=work.plan.k, context=context, num_emitted=num_emitted, seconds=seconds)
         )
 
-    def _collect_chunk(self, num_tokens: int, fills_drafter: bool, sequence: Sequence, run: TokenIds[int]) -> list[int]:
+    def _collect_chunk(self, num_tokens: int, fills_drafter: bool, sequence: Sequence, run: TokenIds[int]) -> None:
         sequence.num_cached += num_tokens
         if sequence.max_k and fills_drafter:
             sequence.num_drafter = sequence.num_cached
         if sequence.num_cached < sequence.prefill_end:
-            return []
+            return
         self.pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, sequence.num_drafter)
         sequence.num_sure -= 1
-        return sequence.extend(run)
+        sequence.extend(run)
 
-    def _collect_cycle(self, k: int, sequence: Sequence, run: TokenIds[int]) -> list[int]:
+    def _collect_cycle(self, k: int, sequence: Sequence, run: TokenIds[int]) -> None:
         if sequence.max_k and k:
             sequence.num_drafter = sequence.num_cached + 1  # this cycle's catch-up reached the last token's slot
         num_drafts = min(k, sequence.max_k, self._draftable(sequence.num_cached))
         if num_drafts:
             self.control.learn(sequence, num_drafts, len(run) - 1)
-        kept = sequence.extend(run)
-        sequence.num_cached += len(kept)
+        num_kept = sequence.extend(run)
+        sequence.num_cached += num_kept
         sequence.length_max -= k + 1 - len(run)
         sequence.num_sure -= 1
-        sequence.counts.add(num_drafts, len(run), len(kept))
-        return kept
-
-    def _update(self, sequence: Sequence, kept: list[int]) -> Update:
-        if sequence.finish_reason is not None:
-            self.scheduler.remove(sequence)
-            del self._sequences[sequence.request.id]
-        return Update(sequence.request.id, tuple(kept), sequence.finish_reason, sequence.counts, sequence.num_reused)
+        sequence.counts.add(num_drafts, len(run), num_kept)
 
     def _draftable(self, length: int) -> int:
         drafter = self._pair.drafter

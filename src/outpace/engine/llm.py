@@ -9,7 +9,6 @@ Whatever was left to "auto" is resolved here, once, and `describe` shows it.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from operator import index
@@ -106,7 +105,6 @@ class LLM:
             dtype=self.dtype,
         )
         self.engine = Engine(pair, self.config)
-        self._inboxes: dict[int, deque[Update]] = {}
 
     def _resolve(self, config: EngineConfig) -> EngineConfig:
         limit = self.target.config.max_positions
@@ -152,10 +150,11 @@ class LLM:
         ids: list[int] = []
         try:
             for prompt, setting in zip(encoded, settings, strict=True):
-                ids.append(self._add(prompt, setting))
+                ids.append(self.engine.add(prompt, setting))
             finished = self._finish(ids, progress)
         finally:
-            self._forget(ids)
+            for request_id in ids:
+                self.engine.abort(request_id)
         return [self._result(prompt, finished[i]) for prompt, i in zip(encoded, ids, strict=True)]
 
     def chat(self, messages: Messages, params: SamplingParams | None = None) -> Result:
@@ -177,19 +176,22 @@ class LLM:
         return self._chunks(prompt_ids, params)
 
     def _chunks(self, prompt_ids: list[int], params: SamplingParams) -> Iterator[Chunk]:
-        request_id = self._add(prompt_ids, params)
+        request_id = self.engine.add(prompt_ids, params)
         decoder = IncrementalDecoder(self.tokenizer) if self.tokenizer is not None else None
-        inbox = self._inboxes[request_id]
         try:
             while True:
-                while not inbox:
-                    self._step()
-                update = inbox.popleft()
+                update = self._next(request_id)
                 yield _chunk(update, self._stats(update), decoder)
                 if update.finish_reason is not None:
                     return
         finally:
-            self._forget([request_id])
+            self.engine.abort(request_id)
+
+    def _next(self, request_id: int) -> Update:
+        """Steps until a request has news; streams that take turns each find their own."""
+        while (update := self.engine.poll(request_id)) is None:
+            self.engine.step()
+        return update
 
     def encode(self, prompt: Prompt | Messages) -> list[int]:
         """Token ids of a text (with the model's special tokens around it), a conversation, or token ids.
@@ -224,36 +226,22 @@ class LLM:
             * bytes_per_page(self.target.model, self.drafter, self.config.page_size, self.dtype),
         }
 
-    def _add(self, prompt_ids: list[int], params: SamplingParams) -> int:
-        request_id = self.engine.add(prompt_ids, params)
-        self._inboxes[request_id] = deque()
-        return request_id
-
-    def _step(self) -> list[Update]:
-        """One engine step. Its updates may belong to several callers, whose streams take turns: each has its inbox."""
-        updates = self.engine.step()
-        for update in updates:
-            self._inboxes[update.request_id].append(update)
-        return updates
-
-    def _forget(self, ids: Sequence[int]) -> None:
-        for request_id in ids:
-            self.engine.abort(request_id)
-            del self._inboxes[request_id]
-
     def _finish(self, ids: Sequence[int], progress: bool) -> dict[int, list[Update]]:
         """Steps until all the given requests are finished; all updates of each."""
-        num_finished = num_tokens = 0
-        wanted = set(ids)
-        shown = Progress(len(wanted), sys.stderr) if progress else None
-        while num_finished < len(wanted):
-            for update in self._step():
-                if update.request_id in wanted:
-                    num_tokens += len(update.token_ids)
-                    num_finished += update.finish_reason is not None
+        updates: dict[int, list[Update]] = {i: [] for i in ids}
+        waiting = list(ids)
+        num_tokens = 0
+        shown = Progress(len(ids), sys.stderr) if progress else None
+        while waiting:
+            self.engine.step()
+            for update in [update for i in waiting if (update := self.engine.poll(i)) is not None]:
+                updates[update.request_id].append(update)
+                num_tokens += len(update.token_ids)
+                if update.finish_reason is not None:
+                    waiting.remove(update.request_id)
             if shown is not None:
-                shown.show(num_finished, num_tokens)
-        return {i: list(self._inboxes[i]) for i in ids}
+                shown.show(len(ids) - len(waiting), num_tokens)
+        return updates
 
     def _result(self, prompt_ids: Sequence[int], updates: list[Update]) -> Result:
         last = updates[-1]

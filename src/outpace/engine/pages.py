@@ -37,6 +37,11 @@ class Pages:
         self.page_size = page_size
         self.num_usable = num_pages - 1
         self._reuse = reuse
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets every prefix and takes every page back, whoever held it."""
+        num_pages = self.num_usable + 1
         self._free = [page for page in range(num_pages - 1, -1, -1) if page != TRASH_PAGE]
         self._holders = [0] * num_pages
         self._root = _Node((), TRASH_PAGE, None, True)

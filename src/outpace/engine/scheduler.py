@@ -12,7 +12,7 @@ noise depends on seed and position alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from outpace.config import EngineConfig
@@ -48,14 +48,13 @@ class Scheduler:
         self._pages = pages
         self._draftable = draftable
         self.control = control
-        self._waiting: deque[Sequence] = deque()
-        self._admitted: dict[int, Sequence] = {}
-        """By request id, oldest first."""
-        self._free_rows = list(range(config.max_rows - 1, -1, -1))
-        self._prefilled_last = False
-        self._changes: list[RowSettings] = []
-        self._new_pages: list[tuple[int, int, int]] = []
+        self._waiting: deque[Sequence]
+        self._admitted: dict[int, Sequence]
+        self._free_rows: list[int]
+        self._changes: list[RowSettings]
+        self._new_pages: list[tuple[int, int, int]]
         self.num_preempted = 0
+        self.reset(())
 
     @property
     def busy(self) -> bool:
@@ -72,12 +71,17 @@ class Scheduler:
         else:
             self._vacate(sequence)
 
-    def restart(self) -> None:
-        """After a forward that failed: nobody knows what the device holds, so all start over from their tokens."""
-        for sequence in reversed(list(self._admitted.values())):
-            self._vacate(sequence, remember=False)
-            self._waiting.appendleft(sequence)
-        self._flush()
+    def reset(self, sequences: Iterable[Sequence]) -> None:
+        """After a step that failed: nothing is known of rows and pages, and these start over from their tokens."""
+        self._waiting = deque(sequences)
+        for sequence in self._waiting:
+            sequence.row, sequence.pages = -1, []
+        self._admitted = {}
+        """By request id, oldest first."""
+        self._free_rows = list(range(self._config.max_rows - 1, -1, -1))
+        self._prefilled_last = False
+        self._changes = []
+        self._new_pages = []
 
     def next(self, *, drained: bool) -> Work | None:
         """The next forward, or None if there is nothing to plan until more is known.
@@ -236,12 +240,11 @@ class Scheduler:
         self._waiting.appendleft(sequence)
         self.num_preempted += 1
 
-    def _vacate(self, sequence: Sequence, *, remember: bool = True) -> None:
+    def _vacate(self, sequence: Sequence) -> None:
         """Offers the computed pages to later prompts, this sequence's own return among them, and lets them go."""
         del self._admitted[sequence.request.id]
-        if remember:
-            num_drafter = 0 if sequence.drafter_gap else sequence.num_drafter
-            self._pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, num_drafter)
+        num_drafter = 0 if sequence.drafter_gap else sequence.num_drafter
+        self._pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, num_drafter)
         self._pages.release(sequence.pages)
         self._free_rows.append(sequence.row)
         # What was to be told of this row must not meet what its next owner brings.

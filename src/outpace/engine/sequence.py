@@ -79,7 +79,8 @@ class Sequence:
     """Tokens whose prefill a prefix hit saved, over all times the sequence was admitted."""
     acceptance: Acceptance | None = None
     """What control expects of its drafts."""
-    finish_reason: FinishReason | None = None
+    num_told: int = 0
+    """New tokens that whoever asked has been told."""
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
@@ -88,6 +89,15 @@ class Sequence:
     @property
     def num_new(self) -> int:
         return len(self.tokens) - len(self.request.prompt_ids)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Read off the tokens, so that it can never contradict them."""
+        if not self.num_new:
+            return None
+        if self.tokens[-1] in self.stop_ids:
+            return "stop"
+        return "length" if self.num_new >= self.max_tokens else None
 
     @property
     def prefilled(self) -> bool:
@@ -99,16 +109,9 @@ class Sequence:
         """What is in flight already brings `max_tokens`."""
         return self.num_new + self.num_sure >= self.max_tokens
 
-    def extend(self, run: TokenIds[int]) -> list[int]:
-        """Appends a run of tokens, cut exactly at the first stop token or at `max_tokens`; returns what was kept."""
-        kept = []
-        for token in run:
-            kept.append(token)
-            if token in self.stop_ids:
-                self.finish_reason = "stop"
-            elif self.num_new + len(kept) >= self.max_tokens:
-                self.finish_reason = "length"
-            if self.finish_reason is not None:
-                break
-        self.tokens += kept
-        return kept
+    def extend(self, run: TokenIds[int]) -> int:
+        """Appends a run of tokens, cut exactly at the first stop token or at `max_tokens`; returns how many it kept."""
+        kept = list(run[: self.max_tokens - self.num_new])
+        end = next((place for place, token in enumerate(kept, start=1) if token in self.stop_ids), len(kept))
+        self.tokens += kept[:end]
+        return end
