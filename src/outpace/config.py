@@ -6,6 +6,7 @@ by `engine.llm`, into a new object that is kept and shown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -139,6 +140,8 @@ class SamplingParams:
         _check_real(self, RequestError, "temperature", 0.0, 100.0)
         _check_real(self, RequestError, "top_p", 1e-9, 1.0)
         _check_real(self, RequestError, "min_p", 0.0, 1.0)
+        if not isinstance(self.stop_token_ids, Sequence) or isinstance(self.stop_token_ids, str | bytes):
+            raise RequestError(f"stop_token_ids are {self.stop_token_ids!r:.60}; they must be a list of token ids")
         if len(self.stop_token_ids) > MAX_STOP_TOKENS:
             raise RequestError(f"stop_token_ids are {len(self.stop_token_ids)}; there may be {MAX_STOP_TOKENS}")
         for token in self.stop_token_ids:

@@ -15,7 +15,7 @@ def test_the_answer_is_on_stdout_and_figures_on_stderr(llm: FakeLLM, capsys: pyt
     printed = capsys.readouterr()
     assert printed.out == "Hello there.\n"
     assert "12 tokens" in printed.err
-    assert "accept length 2.00 (k 4)" in printed.err
+    assert "accept length 2.00 (4.0 drafts a cycle)" in printed.err
     prompt, params = llm.asked[0]
     assert said(prompt) == "user: Hi\n"
     assert params.max_tokens == 9

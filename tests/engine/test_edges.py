@@ -140,6 +140,7 @@ def test_more_pages_than_there_are_is_refused_with_the_remedy() -> None:
         lambda: SamplingParams(temperature="0"),  # type: ignore[arg-type]
         lambda: SamplingParams(max_tokens=True),
         lambda: SamplingParams(stop_token_ids=(1.5,)),  # type: ignore[arg-type]
+        lambda: SamplingParams(stop_token_ids=5),  # type: ignore[arg-type]
         lambda: EngineConfig(k=2.5),  # type: ignore[arg-type]
         lambda: EngineConfig(page_size="16"),  # type: ignore[arg-type]
     ],

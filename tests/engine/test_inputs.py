@@ -25,6 +25,7 @@ def test_prompts_may_be_any_iterables_of_integers() -> None:
     params = SamplingParams(max_tokens=5)
     expected = answers(llm.generate([[1, 2], [3, 4, 5]], params))
     assert answers(llm.generate(([1, 2], np.array([3, 4, 5])), params)) == expected
+    assert answers(llm.generate([np.array([1, 2])], params)) == expected[:1]
     assert answers(llm.generate(iter([torch.tensor([1, 2]), (3, 4, 5)]), params)) == expected  # type: ignore[arg-type]
     assert answers(llm.generate(np.array([1, 2]), params)) == expected[:1]  # type: ignore[arg-type]
     assert llm.generate([], params) == []
@@ -32,7 +33,17 @@ def test_prompts_may_be_any_iterables_of_integers() -> None:
 
 @pytest.mark.parametrize(
     "prompts",
-    [[[1], 5, [2]], [1, 2.5, 3], [1, True], [[1, "a"]], {"a": 1}, [b"ab"], [None], [[[1, 2]]]],
+    [
+        [[1], 5, [2]],
+        [[1], np.array([[1, 2]])],
+        [1, 2.5, 3],
+        [1, True],
+        [[1, "a"]],
+        {"a": 1},
+        [b"ab"],
+        [None],
+        [[[1, 2]]],
+    ],
     ids=repr,
 )
 def test_a_prompt_of_another_kind_is_refused_and_nothing_is_left_behind(prompts: Any) -> None:

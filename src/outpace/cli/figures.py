@@ -9,10 +9,10 @@ from outpace.lab.timing import Timing
 
 
 def line(llm: LLM, timing: Timing, stats: RequestStats) -> str:
-    """Like `48 tokens · 61.3 tok/s · accept length 2.61 (k 4)`."""
+    """Like `48 tokens · 61.3 tok/s · accept length 2.61 (3.9 drafts a cycle)`."""
     parts = [f"{len(timing.token_ids)} tokens", f"{timing.tok_s:.1f} tok/s"]
     if llm.config.k and stats.drafted:
-        parts.append(f"accept length {stats.accept_length:.2f} (k {llm.config.k})")
+        parts.append(f"accept length {stats.accept_length:.2f} ({stats.drafted / stats.cycles:.1f} drafts a cycle)")
     else:
         parts.append("plain decoding")
     if stats.simulated:

@@ -30,8 +30,8 @@ def prompts_of(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def is_id(item: object) -> bool:
-    """Any kind of integer: NumPy's and torch's too."""
-    return hasattr(item, "__index__") and not isinstance(item, bool)
+    """Any kind of integer: NumPy's and torch's too, but no arrays of them."""
+    return hasattr(item, "__index__") and not isinstance(item, bool) and getattr(item, "ndim", 0) == 0
 
 
 def params_of(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:

@@ -44,8 +44,8 @@ class Fields:
     def number(self, name: str, default: float | None = None) -> float:
         """A positive number."""
         value = self._present(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-            raise CheckpointError(f"{self.origin}: {name} is {value!r}; it must be a number above 0")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1e300:
+            raise CheckpointError(f"{self.origin}: {name} is {value!r}; it must be a number above 0, 1e300 at most")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
