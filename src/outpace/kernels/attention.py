@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outpace.kernels.kv import KVCache, write_kv
+from outpace.kernels.kv import TRASH_PAGE, KVCache, write_kv
 
 AttendPages = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
 """(q_BSHD, one layer's keys_NHD and values_NHD, window) → o_BSHD, over the pages of each row."""
@@ -24,6 +24,10 @@ AttendPages = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
 MIN_TILE_ROWS = 4
 """In 16 bits PyTorch's CPU kernel rounds a tile of fewer query rows differently (torch 2.13, AVX-512 bf16). Filled with
 copies, it gives a plain step the bits that a verify has."""
+
+SPLIT = 512
+"""In 16 bits that kernel sums what it sees in splits of so many positions, and how it sums the last, shorter one
+depends on its length. Filled up, a plain step and a verify that reaches a page further sum alike."""
 
 
 def visible(
@@ -81,7 +85,9 @@ class PagedAttend:
         self._slots_BS = slots_BS
         self._windows = windows
         way = _in_place if start_B.is_cuda else _gathered
-        self._attend = way(cache.page_size, page_table_BP, start_B, slots_BS.shape[1], set(windows), first_B)
+        self._attend = way(
+            cache.page_size, page_table_BP, start_B, slots_BS.shape[1], set(windows), first_B, cache.keys_LNHD.dtype
+        )
 
     def __call__(self, layer: int, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
         """One layer's attention output, [B, S, heads, D]."""
@@ -118,6 +124,7 @@ def _in_place(
     num_tokens: int,
     windows: set[int | None],
     first_B: Tensor | None,
+    dtype: torch.dtype,
 ) -> AttendPages:
     """On a GPU: the kernel reads the pages where they lie."""
     from outpace.kernels.gpu.attention import paged_attention
@@ -139,8 +146,13 @@ def _gathered(
     num_tokens: int,
     windows: set[int | None],
     first_B: Tensor | None,
+    dtype: torch.dtype,
 ) -> AttendPages:
     """Anywhere: each row's pages are copied together, then PyTorch attends."""
+    if dtype.itemsize == 2:
+        num_pages = page_table_BP.shape[1]
+        whole = -(-num_pages * page_size // SPLIT) * SPLIT // page_size
+        page_table_BP = F.pad(page_table_BP, (0, max(0, whole - num_pages)), value=TRASH_PAGE)
     offsets = torch.arange(page_size, device=start_B.device)
     past_BT = (page_table_BP[..., None] * page_size + offsets).flatten(1)
     past = past_BT.flatten()
