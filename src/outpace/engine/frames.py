@@ -9,7 +9,7 @@ Shapes: B rows of the frame, C changes of the page table it takes, I = B + 3·C.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from outpace.speculation.cycle import cycle
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
-from outpace.types import CyclePlan, SamplingKind
+from outpace.types import Changes, SamplingKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,14 @@ class Frames:
             self._frames[shape] = self._make(shape)
         return self._frames[shape]
 
-    def fits(self, frame: Frame, plan: CyclePlan) -> bool:
-        """Whether the plan's changes fit into the frame's inputs; rows that were filled never do."""
-        return not plan.changes.rows and len(plan.changes.pages) <= frame.num_changes
+    def fits(self, frame: Frame, changes: Changes) -> bool:
+        """Whether changes fit into the frame's inputs; rows that were filled never do."""
+        return not changes.rows and len(changes.pages) <= frame.num_changes
 
-    def inputs_of(self, frame: Frame, plan: CyclePlan, *, with_changes: bool) -> list[int]:
-        """What the frame's inputs are for a plan."""
-        changes = plan.changes
+    def inputs_of(self, frame: Frame, plan_rows: Sequence[int], changes: Changes) -> list[int]:
+        """What the frame's inputs are for these rows, and for changes that fit."""
         inert = self._state.inert
-        rows = [*plan.rows, *[inert] * (frame.shape.num_rows - len(plan.rows))]
-        if not with_changes:
-            return [*rows, *[inert] * frame.num_changes, *[0] * (2 * frame.num_changes)]
+        rows = [*plan_rows, *[inert] * (frame.shape.num_rows - len(plan_rows))]
         unused = [0] * (frame.num_changes - len(changes.pages))
         page_rows = [*changes.page_rows, *[inert] * len(unused)]
         return [*rows, *page_rows, *changes.page_columns, *unused, *changes.pages, *unused]

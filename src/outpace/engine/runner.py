@@ -22,7 +22,7 @@ from outpace.speculation.cycle import cycle
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import prefill
 from outpace.speculation.state import Chosen, State, upload
-from outpace.types import CatchUpPlan, CyclePlan, Outcome, Plan, PrefillPlan
+from outpace.types import CatchUpPlan, Changes, CyclePlan, Outcome, Plan, PrefillPlan
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
 
@@ -106,10 +106,11 @@ class Runner:
     def _framed(self, frames: Frames, plan: CyclePlan) -> Tensor:
         bucket = next(bucket for bucket in self.buckets if bucket >= len(plan.rows))
         frame = frames.of(Shape(bucket, plan.k, plan.kind))
-        fits = frames.fits(frame, plan)
-        if not fits:
-            self.state.apply(plan.changes, self.page_size)
-        inputs = torch.tensor(frames.inputs_of(frame, plan, with_changes=fits))
+        changes = plan.changes
+        if not frames.fits(frame, changes):
+            self.state.apply(changes, self.page_size)
+            changes = Changes()
+        inputs = torch.tensor(frames.inputs_of(frame, plan.rows, changes))
         if frame.inputs_I.is_cuda:
             inputs = inputs.pin_memory()
         frame.inputs_I.copy_(inputs, non_blocking=True)

@@ -50,6 +50,7 @@ class Scheduler:
         self.control = control
         self._waiting: deque[Sequence]
         self._admitted: dict[int, Sequence]
+        """By request id, oldest first."""
         self._free_rows: list[int]
         self._changes: list[RowSettings]
         self._new_pages: list[tuple[int, int, int]]
@@ -77,7 +78,6 @@ class Scheduler:
         for sequence in self._waiting:
             sequence.row, sequence.pages = -1, []
         self._admitted = {}
-        """By request id, oldest first."""
         self._free_rows = list(range(self._config.max_rows - 1, -1, -1))
         self._prefilled_last = False
         self._changes = []

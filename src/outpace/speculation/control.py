@@ -232,7 +232,7 @@ class AutomaticControl:
         if k:
             self._age[bucket] = max(0, age) + 1
         elif age >= CHECK_EVERY or age < 0:
-            self._age[bucket] = max(-CHECK_STEPS, min(0, age) - 1) if age < 0 else -1
+            self._age[bucket] = max(-CHECK_STEPS, age - 1) if age < 0 else -1
 
     def pay(self, num_rows: int, context: int, seconds: float) -> None:
         steps = min(seconds / self.costs.seconds(num_rows, 0, context), MOST_CATCH_UP)

@@ -98,10 +98,6 @@ class CostTable:
                 entry.scale *= ratio
                 entry.borrowed = other_k != k
 
-    def num_seen(self, num_rows: int, k: int) -> int:
-        """Cycles that corrected an entry."""
-        return self._entry(num_rows, k).num_seen
-
     def _entry(self, num_rows: int, k: int) -> _Entry:
         """A bucket that was not measured begins with the figures of the nearest one below that was."""
         bucket = self.bucket(num_rows)
