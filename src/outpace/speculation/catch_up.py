@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outpace.speculation.draft import fill
+from outpace.speculation.draft import run_drafter
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import last_of
 from outpace.speculation.state import Chosen, State
@@ -45,7 +45,7 @@ def catch_up(
     assert verified.fused_BSH is not None
     state.first_R[rows_B] = torch.where(cold_B, start_B + 1, state.first_R[rows_B])
     if tokens_BS.shape[1] > 1:
-        fill(
+        run_drafter(
             pair,
             tokens_BS[:, 1:],
             verified.fused_BSH[:, :-1],

@@ -25,7 +25,7 @@ def draft(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: 
     drafts = [_propose(pair, out_B1H, sampling, length_B + 1)]
     for step in range(1, k):
         start_B = length_B + step
-        hidden_B1H, out_B1H = _forward(pair, drafts[-1], hidden_B1H, table_BP, start_B, start_B[:, None], first_B)
+        hidden_B1H, out_B1H = run_drafter(pair, drafts[-1], hidden_B1H, table_BP, start_B, start_B[:, None], first_B)
         drafts.append(_propose(pair, out_B1H, sampling, start_B + 1))
     return torch.cat(drafts, dim=1)
 
@@ -40,7 +40,7 @@ def _pending(
     offset_W = torch.arange(tokens_BW.shape[1], device=rows_B.device)
     slot_positions = torch.where(offset_W < pending_B[:, None], start_B[:, None] + offset_W, -1)
     pending_BWH = state.pending_hidden_RWH[rows_B]
-    hidden_BWH, out_BWH = _forward(pair, tokens_BW, pending_BWH, table_BP, start_B, slot_positions, first_B)
+    hidden_BWH, out_BWH = run_drafter(pair, tokens_BW, pending_BWH, table_BP, start_B, slot_positions, first_B)
     newest = (pending_B - 1).clamp(min=0)[:, None, None]
     return (
         hidden_BWH.gather(1, newest.expand(-1, 1, hidden_BWH.shape[2])),
@@ -48,7 +48,7 @@ def _pending(
     )
 
 
-def _forward(
+def run_drafter(
     pair: Pair,
     tokens_BS: Tensor,
     hidden_BSH: Tensor,
@@ -57,7 +57,19 @@ def _forward(
     slot_positions_BS: Tensor,
     first_B: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """One drafter forward whose first token has slot `start_B`; a slot position of -1 keeps nothing."""
+    """One drafter forward: entry s joins token s with what comes before it, and is kept at its slot.
+
+    Args:
+        tokens_BS: tokens at start_B, start_B + 1, …
+        hidden_BSH: for each, the fused feature of the position before, or the drafter's own state of the step before.
+        table_BP: page tables.
+        start_B: position of the first token.
+        slot_positions_BS: positions at which entries are kept, -1 keeps nothing.
+        first_B: lowest slot that each row's drafter sees.
+
+    Returns:
+        The next step's hidden states and the outputs, [B, S, H] each.
+    """
     assert pair.drafter is not None and pair.drafter_cache is not None
     slots_BS = slots_of(slot_positions_BS, table_BP, pair.drafter_cache.page_size)
     attend = PagedAttend(pair.drafter_cache, table_BP, start_B, slots_BS, (None,), first_B)
@@ -70,25 +82,3 @@ def _propose(pair: Pair, out_B1H: Tensor, sampling: Sampling, position_B: Tensor
     assert pair.drafter is not None
     ids_V = pair.drafter.target_ids_V
     return ids_V[choose(pair.drafter.logits(out_B1H), sampling, position_B[:, None], ids_V)]
-
-
-def fill(
-    pair: Pair,
-    tokens_BS: Tensor,
-    hidden_BSH: Tensor,
-    table_BP: Tensor,
-    start_B: Tensor,
-    slot_positions_BS: Tensor,
-    first_B: Tensor,
-) -> None:
-    """Prefill of the drafter's cache: entry s joins token s with the fused feature of the position before it.
-
-    Args:
-        tokens_BS: prompt tokens at start_B, start_B + 1, …
-        hidden_BSH: fused features of positions start_B - 1, start_B, …
-        table_BP: page tables.
-        start_B: position of the first token.
-        slot_positions_BS: positions at which entries are kept, -1 for padding.
-        first_B: lowest slot that each row's drafter sees.
-    """
-    _forward(pair, tokens_BS, hidden_BSH, table_BP, start_B, slot_positions_BS, first_B)

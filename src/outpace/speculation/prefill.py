@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.sample import Sampling, choose
-from outpace.speculation.draft import fill
+from outpace.speculation.draft import run_drafter
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import Chosen, State
 from outpace.speculation.verify import verify
@@ -49,7 +49,7 @@ def prefill(
     if verified.fused_BSH is not None:
         carried_B1H = state.pending_hidden_RWH[rows_B, :1]
         before_BSH = torch.cat((carried_B1H, verified.fused_BSH[:, :-1]), dim=1)
-        fill(pair, tokens_BS, before_BSH, table_BP, start_B, slot_positions_BS, state.first_R[rows_B])
+        run_drafter(pair, tokens_BS, before_BSH, table_BP, start_B, slot_positions_BS, state.first_R[rows_B])
         state.pending_hidden_RWH[rows_B, 0] = last_of(verified.fused_BSH, num_tokens_B)[:, 0]
         state.pending_tokens_RW[rows_B, 0] = tokens_B1[:, 0]
     state.num_pending_R[rows_B] = 1
