@@ -65,14 +65,15 @@ class EngineConfig:
     """Most drafted tokens per cycle, 0 … 15; 0 is plain decoding. Without a drafter it is 0."""
     control: Literal["auto", "fixed"] = "auto"
     """"auto" chooses 0 … k drafts for every cycle by measured cost and acceptance; "fixed" always drafts k."""
-    page_size: int = 16
-    """Tokens in one KV page: the unit of allocation and of prefix reuse."""
+    page_size: int | None = None
+    """Tokens in one KV page: the unit of allocation and of prefix reuse. None takes 64 on a GPU, whose kernel reads
+    that many at a time, and 16 elsewhere."""
     max_rows: int = 16
     """Most requests decoded together; the others wait."""
     max_context: int | None = None
     """Longest prompt + answer in tokens; None takes the target's own limit."""
-    prefill_chunk: int = 512
-    """Most prompt tokens computed in one forward, over all rows."""
+    prefill_chunk: int | None = None
+    """Most prompt tokens computed in one forward, over all rows. None takes 2,048 on a GPU and 512 elsewhere."""
     memory_fraction: float = 0.5
     """Part of the memory left after the weights that KV pages may take."""
     num_pages: int | None = None
@@ -101,6 +102,16 @@ class EngineConfig:
         for chance in self.simulate_acceptance:
             if not 0.0 <= chance <= 1.0:
                 raise ConfigError(f"simulate_acceptance holds {chance}; each chance must lie in 0 … 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig(EngineConfig):
+    """Settings in which nothing is left open."""
+
+    page_size: int
+    max_context: int
+    prefill_chunk: int
+    num_pages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from engine.test_drafter_cache import draft_from_scratch, watch
 from engine.test_lossless import answers, prompts, whole
-from engine.tiny import OracleDrafter, engine, tiny_target
+from engine.tiny import OracleDrafter, engine, tiny_drafter, tiny_target
 from outpace import LLM, ConfigError, EngineConfig, SamplingParams
 from outpace.models.registry import LoadedTarget
-from outpace.speculation.control import AutomaticControl
+from outpace.speculation.control import AutomaticControl, CycleSeen, Decision, Drafting
 from outpace.speculation.cost import CostTable
 
 LONG = SamplingParams(max_tokens=90)
@@ -24,7 +27,13 @@ def controlled(target: LoadedTarget, known: list[tuple[int, ...]], accuracy: flo
         for k, steps in ((0, 1.0), (2, (1 + cycle) / 2), (4, cycle)):
             costs.set(bucket, k, [(0, steps)])
     control = AutomaticControl(costs)
-    control.observe = lambda seen: None  # type: ignore[method-assign]
+    observe, pay = control.observe, control.pay
+
+    def on_time(seen: CycleSeen) -> None:
+        observe(replace(seen, seconds=costs.seconds(seen.num_rows, seen.k, seen.context)))
+
+    control.observe = on_time  # type: ignore[method-assign]
+    control.pay = lambda num_rows, context, seconds: pay(num_rows, context, 2.0)  # type: ignore[method-assign]
     llm.engine.control = llm.engine.scheduler.control = control
     return llm
 
@@ -42,6 +51,98 @@ def test_it_drafts_where_that_pays(accuracy: float, cycle: float, drafts: bool) 
     assert "breaks even at" in decision["why"]
     drafted = sum(result.stats.drafted for result in found)
     assert drafted > 100 if drafts else drafted < 100
+
+
+def test_prefill_leaves_out_a_drafter_that_does_not_pay_until_it_does() -> None:
+    target = tiny_target(seed=84)
+    batch = [prompt[:8] for prompt in prompts(6, seed=85)]
+    plain = engine(target).generate(batch, LONG)
+    llm = controlled(target, whole(plain), 0.0, 1.3)
+    oracle = llm.drafter
+    assert isinstance(oracle, OracleDrafter)
+    forwards: list[int] = []
+    oracle.register_forward_hook(lambda *_: forwards.append(1))
+
+    def prefill_of(index: int) -> int:
+        """Drafter forwards until the first token is there."""
+        before = len(forwards)
+        chunk = next(llm.stream(batch[index], SamplingParams(max_tokens=1)))
+        assert chunk.token_ids == plain[index].token_ids[:1]
+        return len(forwards) - before
+
+    assert prefill_of(0) == 1, "nothing is known yet"
+    assert answers(llm.generate(batch[1:2], LONG)) == answers(plain[1:2])
+    assert llm.engine.control.describe()["k"] == 0
+    assert prefill_of(2) == 0
+    oracle.accuracy = 1.0
+    for index in (3, 4, 5):
+        assert answers(llm.generate(batch[index : index + 1], LONG)) == answers(plain[index : index + 1])
+    assert llm.engine.control.describe()["k"] > 0
+    assert prefill_of(2) == 1, "pages without drafter entries are not reused by a request that drafts"
+
+
+class Scripted:
+    """Does as it is told."""
+
+    k, fills = 4, True
+
+    def choose(self, batch: Sequence[Drafting]) -> Decision:
+        return Decision(self.k, "told")
+
+    def fills_drafter(self) -> bool:
+        return self.fills
+
+
+def test_prefixes_that_the_drafter_has_not_seen_serve_those_that_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny_target(seed=86)
+    drafter = tiny_drafter(target, seed=87)
+    llm = engine(target, drafter)
+    seen = watch(llm, monkeypatch)
+    control = llm.engine.scheduler.control = Scripted()
+    prompt = prompts(1, seed=88)[0] * 3
+
+    def run(k: int, fills: bool, prompt: list[int] = prompt) -> int:
+        """Tokens whose prefill was saved."""
+        control.k, control.fills = k, fills
+        expected = engine(target).generate([prompt], SamplingParams(max_tokens=12))
+        found = llm.generate([prompt], SamplingParams(max_tokens=12))
+        assert answers(found) == answers(expected)
+        return found[0].stats.reused
+
+    assert run(0, False) == 0
+    assert run(0, False) > 0, "plain decoding reuses what plain decoding left"
+    assert run(4, True) == 0, "drafting does not"
+    assert run(4, True) > 0, "but what drafting left"
+    longer = [*prompt, *prompt]
+    assert run(0, False, longer) > 0, "half of it is filled"
+    assert run(4, False, longer) > len(prompt), "a catch-up fills the other half, shared as it is"
+    assert run(4, True, longer) > len(prompt), "and then it is there for all"
+    assert len(seen) > 30
+    for tokens, drafts in seen:
+        assert drafts == draft_from_scratch(target, drafter, tokens, 4)[: len(drafts)], f"after {len(tokens)} tokens"
+
+
+def test_prompts_that_are_made_ready_and_those_that_are_not_go_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny_target(seed=89)
+    drafter = tiny_drafter(target, seed=90)
+    llm = engine(target, drafter)
+    seen = watch(llm, monkeypatch)
+    control = llm.engine.scheduler.control = Scripted()
+    batch = [list(range(20)), [7, 8, 9]]  # the second chunk of the one has room for the other
+    expected = engine(target).generate(batch, SamplingParams(max_tokens=8))
+    tokens: dict[int, list[int]] = {}
+    for index, prompt in enumerate(batch):
+        control.fills = index == 1
+        tokens[llm.engine.add(prompt, SamplingParams(max_tokens=8))] = []
+        llm.engine.step()
+    while llm.engine.busy:
+        llm.engine.step()
+        for update in llm.engine.poll_all():
+            tokens[update.request_id] += update.token_ids
+    assert [tuple(found) for found in tokens.values()] == answers(expected)
+    assert seen
+    for known, drafts in seen:
+        assert drafts == draft_from_scratch(target, drafter, known, 4)[: len(drafts)], f"after {len(known)} tokens"
 
 
 def test_by_default_the_engine_calibrates_itself_and_shows_what_it_found() -> None:

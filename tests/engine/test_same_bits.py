@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from engine.tiny import VOCAB, tiny_target
+from outpace.kernels.kv import places
 from outpace.models.layers import Linear, can_pack
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
@@ -56,14 +57,15 @@ class Steps:
         parts = [tokens[:start], *tokens[start:].split(num_each)]
         found, position = [], 0
         for part in parts:
-            positions_BS = torch.arange(position, position + len(part))[None]
+            start_B = torch.tensor([position])
+            where = places(start_B, len(part), None, self.table_BP, self.pair.cache.page_size)
             done = verify(
                 self.pair,
                 self.state,
                 part[None],
                 self.table_BP,
-                torch.tensor([position]),
-                positions_BS,
+                start_B,
+                *where,
                 with_features=False,
             )
             found.append(self.pair.target.logits(done.hidden_BSH)[0])

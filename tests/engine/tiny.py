@@ -91,9 +91,9 @@ class OracleDrafter(nn.Module):
         return features_BSF[..., :2]
 
     def forward(
-        self, tokens_BS: Tensor, hidden_BSH: Tensor, positions_BS: Tensor, attend: object
+        self, tokens_BS: Tensor, hidden_BSH: Tensor, positions_BS: Tensor, attend: object, ahead: int = 0
     ) -> tuple[Tensor, Tensor]:
-        out = torch.stack((tokens_BS, positions_BS + 1), dim=-1).float()
+        out = torch.stack((tokens_BS, positions_BS + ahead + 1), dim=-1).float()
         return hidden_BSH, out
 
     def logits(self, out: Tensor) -> Tensor:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 
 import pytest
 
-from outpace.speculation.acceptance import Acceptance, expected_tokens
+from outpace.speculation.acceptance import Acceptance, batch_tokens
 from outpace.speculation.control import AutomaticControl, CycleSeen
 from outpace.speculation.cost import CostTable
 
@@ -32,11 +33,18 @@ class Row:
     lags: bool = False
 
 
+KV = 131072 / 4.3e12
+"""Seconds that a token of context takes: its keys and values, at the rate of an H200."""
+PLAIN = {rows: seconds - rows * 512 * KV for rows, seconds in ((1, 4.1e-3), (4, 4.2e-3), (16, 4.5e-3), (64, 6.0e-3))}
+"""Seconds of a plain step but for its context: an 8B target."""
+DRAFT = 0.21e-3
+
+
 def truth(num_rows: int, k: int, context: int) -> float:
-    """Seconds of a cycle: weights once, K/V once, arithmetic by the token, drafts one after another."""
-    weights, drafts = 3.8e-3, 0.22e-3 * k
-    arithmetic = 16e9 * num_rows * (k + 1) / 7.0e14
-    return max(weights, arithmetic) + 0.13e-3 + context * 131e3 / 4.3e12 + drafts + (0.1e-3 if k else 0.0)
+    """Seconds of a cycle: weights once, dearer by a hundredth a token until arithmetic takes over; then K/V, drafts."""
+    weights, num_tokens = PLAIN[num_rows] * (1.0 + 0.01 * k), num_rows * (k + 1)
+    arithmetic = num_tokens * 16e9 / 7.0e14 if num_tokens > 64 else 0.0
+    return float((weights**4 + arithmetic**4) ** 0.25) + context * KV + k * DRAFT
 
 
 @dataclass
@@ -46,18 +54,18 @@ class Machine:
     num_rows: int
     context: int
     rates: Rates
-    table_error: float = 0.0
+    table_error: float = 0.03
     seed: int = 0
+    measured: tuple[int, ...] = (1, 16, 64)
     clock: float = 0.0
     ks: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.costs = CostTable(BUCKETS, KS)
-        for k in KS:
+        for rows, k in product(self.measured, (0, 1, 3, 7)):  # the rest is interpolated, as after a calibration
             error = 1.0 + self.table_error * self.random.uniform(-1.0, 1.0)
-            points = [(c, truth(self.num_rows, k, c) * error) for c in (64 * self.num_rows, 8192 * self.num_rows)]
-            self.costs.set(self.num_rows, k, points)
+            self.costs.set(rows, k, [(rows * c, truth(rows, k, rows * c) * error) for c in (64, 4096)])
         self.control = AutomaticControl(self.costs)
 
     def run(self, num_tokens: int, fixed: int | None = None) -> float:
@@ -75,7 +83,7 @@ class Machine:
             spent = CATCH_UP * truth(self.num_rows, 0, total)
             self.clock += spent
             self.control.pay(self.num_rows, total, spent)
-        seconds = truth(self.num_rows, k, total) * self.random.gauss(1.0, 0.02)
+        seconds = truth(self.num_rows, k, total) * self.random.uniform(0.97, 1.03)
         self.clock += seconds
         num_emitted = 0
         for index, row in enumerate(rows):
@@ -94,14 +102,17 @@ class Machine:
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
 @pytest.mark.parametrize("num_rows", BUCKETS)
-@pytest.mark.parametrize(("context", "table_error"), [(512, 0.03), (8192, 0.0)])
-def test_never_slower_and_close_to_the_best(rate: float, num_rows: int, context: int, table_error: float) -> None:
+@pytest.mark.parametrize(("context", "measured"), [(512, (1, 16, 64)), (8192, (1, 64)), (512, (1,))])
+def test_never_slower_and_close_to_the_best(
+    rate: float, num_rows: int, context: int, measured: tuple[int, ...]
+) -> None:
     def run(fixed: int | None = None, seed: int = 0) -> float:
-        return Machine(num_rows, context, lambda row, at: rate, table_error, seed).run(NUM_TOKENS[num_rows], fixed)
+        machine = Machine(num_rows, context, lambda row, at: rate, seed=seed, measured=measured)
+        return machine.run(NUM_TOKENS[num_rows], fixed)
 
     found = sorted(run(seed=seed) for seed in range(3))[1]
     plain = run(0)
-    best = min(run(k) for k in KS)
+    best = min(plain, *(run(k) for k in KS[1:]))
     assert plain / found > 0.97
     assert best / found > 0.95
 
@@ -110,18 +121,76 @@ CHANGES: dict[str, Rates] = {
     "collapses": lambda row, at: 0.85 if at < 300 else 0.0,
     "recovers": lambda row, at: 0.0 if at < 300 else 0.9,
     "comes and goes": lambda row, at: 0.9 if at // 60 % 2 else 0.05,
+    "fades": lambda row, at: 0.9 * max(0.0, 1.0 - at / 400),
+}
+DIFFERENCES: dict[str, Rates] = {
+    "every second drafts well": lambda row, at: 0.95 if row % 2 == 0 else 0.0,
     "one in four drafts well": lambda row, at: 0.95 if row % 4 == 0 else 0.1,
+    "one in eight drafts well": lambda row, at: 0.95 if row % 8 == 0 else 0.0,
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("num_rows", [1, 4, 16])
+@pytest.mark.parametrize("num_rows", BUCKETS)
 def test_never_slower_when_acceptance_changes(change: str, num_rows: int) -> None:
-    ratios = []
-    for seed in range(3):
-        found = Machine(num_rows, 512, CHANGES[change], seed=seed).run(900)
-        ratios.append(Machine(num_rows, 512, CHANGES[change], seed=seed).run(900, 0) / found)
-    assert sorted(ratios)[1] > 0.97
+    def run(seed: int, fixed: int | None = None) -> float:
+        return Machine(num_rows, 512, CHANGES[change], seed=seed).run(min(900, 2 * NUM_TOKENS[num_rows]), fixed)
+
+    ratios = sorted(run(seed, 0) / run(seed) for seed in range(3))
+    assert ratios[1] > 0.97
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
+@pytest.mark.parametrize("num_rows", [4, 16, 64])
+def test_requests_that_differ_get_what_is_best_for_all_of_them(difference: str, num_rows: int) -> None:
+    def run(fixed: int | None = None) -> float:
+        return Machine(num_rows, 512, DIFFERENCES[difference]).run(NUM_TOKENS[num_rows], fixed)
+
+    found, plain = run(), run(0)
+    assert plain / found > 0.97
+    assert min(plain, *(run(k) for k in KS[1:])) / found > 0.95
+
+
+def test_requests_one_after_another_are_judged_one_by_one() -> None:
+    """Every second one drafts well: what is known of all of them must not drown what is seen of one."""
+
+    def run(fixed: tuple[int | None, int | None]) -> float:
+        machine = Machine(1, 512, lambda row, at: 0.0)
+        for number in range(20):
+            machine.rates = (lambda row, at: 0.95) if number % 2 else (lambda row, at: 0.0)
+            machine.run(150, fixed[number % 2])
+        return machine.clock
+
+    found = run((None, None))
+    assert run((0, 0)) / found > 1.4
+    assert run((0, 7)) / found > 0.9
+
+
+@pytest.mark.parametrize("num_rows", [1, 4, 16, 64])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_choice_is_the_best_by_brute_force(num_rows: int, seed: int) -> None:
+    """Whatever each request accepts, and however few drafts it takes."""
+    chance = random.Random(seed)
+    machine = Machine(num_rows, 512, lambda row, at: 0.0, table_error=0.0)
+    rates = [chance.choice([0.0, 0.3, 0.6, 0.95]) for _ in range(num_rows)]
+    rows = [Row(chance.choice([0, 1, 3, 7, 7]), chance.randrange(9000), machine.control.start()) for _ in rates]
+    rows[0].max_k = 7
+    for rate, row in zip(rates, rows, strict=True):
+        for _ in range(400):
+            num_accepted = next((place for place in range(7) if chance.random() >= rate), 7)
+            machine.control.learn(row, 7, num_accepted)
+
+    def speed(k: int) -> float:
+        tokens = sum(
+            sum(rate**place for place in range(min(k, row.max_k) + 1)) for rate, row in zip(rates, rows, strict=True)
+        )
+        return tokens / machine.costs.seconds(num_rows, k, sum(row.num_cached for row in rows))
+
+    total = sum(row.num_cached for row in rows)
+    for _ in range(4):  # what a plain step takes is checked first
+        seconds = machine.costs.seconds(num_rows, 0, total)
+        machine.control.observe(CycleSeen(num_rows=num_rows, k=0, context=total, num_emitted=num_rows, seconds=seconds))
+    assert speed(machine.control.choose(rows).k) > 0.95 * max(speed(k) for k in KS)
 
 
 def test_acceptance_that_recovers_is_noticed() -> None:
@@ -148,7 +217,22 @@ def test_expected_tokens_follow_the_conditional_rates() -> None:
     for num_accepted in (0, 1, 1, 3) * 500:
         acceptance.add(3, num_accepted)
     assert acceptance.rates() == pytest.approx([3 / 4, 1 / 3, 1.0], abs=0.01)
-    assert expected_tokens(acceptance.rates()) == pytest.approx([1, 7 / 4, 2, 9 / 4], abs=0.02)
+    assert batch_tokens([acceptance.seen_R], [3], [0.5] * 3) == pytest.approx([1, 7 / 4, 2, 9 / 4], abs=0.02)
+    assert batch_tokens([acceptance.seen_R] * 2, [3, 1], [0.5] * 3) == pytest.approx([2, 7 / 2, 15 / 4, 4], abs=0.04)
+    unseen = Acceptance(3, half_life=9)
+    assert batch_tokens([unseen.seen_R], [3], [0.5, 0.4, 0.0]) == pytest.approx([1, 1.5, 1.7, 1.7])
+
+
+def test_cycles_that_are_added_at_once_count_as_one_after_another() -> None:
+    one_by_one, at_once = Acceptance(5, half_life=20.0), Acceptance(5, half_life=20.0)
+    chance = random.Random(3)
+    for _ in range(4):
+        cycles = [(drafts := chance.randint(1, 5), chance.randint(0, drafts)) for _ in range(chance.randint(0, 40))]
+        for num_drafts, num_accepted in cycles:
+            one_by_one.add(num_drafts, num_accepted)
+        at_once.add_all(cycles)
+    assert at_once.seen_R == pytest.approx(one_by_one.seen_R, rel=1e-12)
+    assert at_once.rates() == pytest.approx(one_by_one.rates())
 
 
 def test_costs_follow_what_is_seen_and_one_outlier_moves_nothing() -> None:
@@ -164,6 +248,35 @@ def test_costs_follow_what_is_seen_and_one_outlier_moves_nothing() -> None:
     assert costs.seconds(5, 4, 500) == pytest.approx(0.018, rel=0.01)
     costs.set(1, 0, [(0, 0.005)])
     assert costs.seconds(1, 4, 500) == pytest.approx(0.018, rel=0.01), "what was not measured takes its neighbour's"
+
+
+def test_costs_between_measured_ones_are_interpolated_and_others_borrowed() -> None:
+    costs = CostTable((1, 8, 16, 32, 64), (0, 1, 2, 4))
+    for bucket in (8, 32):
+        for k in (0, 1, 4):
+            line = [(c, 1e-3 * (bucket + 10 * k) + 1e-6 * (k + 1) * c) for c in (100, 500, 900, 5000)]
+            costs.set(bucket, k, line)
+    assert costs.seconds(8, 2, 300) == pytest.approx(0.028 + 3e-6 * 300), "between two k's"
+    assert costs.seconds(14, 4, 0) == pytest.approx(0.056), "between two buckets"
+    assert costs.seconds(16, 2, 1000) == pytest.approx(0.036 + 3e-3), "between both"
+    assert costs.seconds(64, 4, 0) == costs.seconds(32, 4, 0) and costs.seconds(1, 4, 0) == costs.seconds(8, 4, 0)
+    sources = {(row["bucket"], row["k"]): row["source"] for row in costs.as_dict()}
+    assert {sources[8, k] for k in (0, 1, 4)} == {"measured"}
+    assert {sources[8, 2], sources[16, 0], sources[16, 2]} == {"interpolated"}
+    assert {sources[1, 4], sources[64, 0]} == {"borrowed"}
+    costs.observe(16, 0, 0, 0.020)
+    assert costs.seconds(16, 4, 0) == pytest.approx(0.070), "what one k of such a bucket takes says it of all"
+    costs.observe(8, 2, 0, 0.030)
+    assert costs.seconds(8, 2, 0) == pytest.approx(0.029), "between measured k's, both count"
+    assert costs.seconds(8, 4, 0) == pytest.approx(0.048)
+
+
+def test_a_line_through_noisy_points_never_falls() -> None:
+    costs = CostTable((1,), (0, 4))
+    costs.set(1, 0, [(0, 0.010), (1000, 0.008), (2000, 0.006)])
+    assert costs.seconds(1, 0, 10_000) == pytest.approx(0.008)
+    costs.set(1, 0, [(0, 0.010), (1000, 0.0111), (2000, 0.0119)])
+    assert costs.seconds(1, 0, 4000) == pytest.approx(0.0139, rel=0.01)
 
 
 def test_an_entry_that_is_far_off_is_corrected_once_that_is_certain() -> None:

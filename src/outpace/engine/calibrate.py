@@ -1,16 +1,23 @@
 """What cycles cost on this machine, measured before the first request.
 
-Rows are given a context of empty pages and run as requests would be. Only small batches are timed: larger ones begin
-with the nearest one's figures and are corrected as they run.
+Rows are given a context of empty pages and run as requests would be. On a GPU several batches are timed, each over a
+short and a long context, the commonest first and as many as the budget of time allows; on a CPU, where cycles are long
+and batches small, one row is. What lies between, the cost table interpolates; what is seen corrects it.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 
-from outpace.config import EngineConfig
+from outpace.config import ResolvedConfig
 from outpace.engine.runner import Runner
 from outpace.speculation.control import AutomaticControl, Control, FixedControl
 from outpace.speculation.cost import CostTable
@@ -18,50 +25,176 @@ from outpace.types import CyclePlan, SamplingKind
 
 CHOICES = (0, 1, 2, 3, 4, 5, 7, 10, 15)
 """The k's that control chooses from."""
-SHORT = 64
-NUM_TIMED = 3
-UNKNOWN = 0.01
-"""Seconds that a cycle is taken for where no two forwards could be timed in a row; what is seen corrects it."""
+SHORT, LONG = 64, 4096
+"""Tokens a row."""
+BATCHES = (1, 8, 4096, 32, 128)
+"""Rows, in the order in which they are timed; the engine's most stands for what is more."""
+BUDGET_S = 6.0
+"""On a GPU, graphs and compilation included. A batch that was begun is finished."""
+NUM_TIMED, NUM_TIMED_CPU = 8, 3
+DRIFT = 64
+"""Tokens that a row's length may move while it is timed."""
 
 
-def make_control(runner: Runner, config: EngineConfig) -> Control:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What is to be timed."""
+
+    buckets: tuple[int, ...]
+    """In this order."""
+    ks: tuple[int, ...]
+    context: int
+    """Tokens a row, the short one."""
+    long: int | None
+    """The long one, where pages and `max_context` have room for it; None times the short one alone."""
+    count: int
+    """Cycles of each."""
+    budget_s: float
+
+
+def make_control(runner: Runner, config: ResolvedConfig) -> Control:
     """As `config.control` says. Automatic control is calibrated here."""
     if config.control == "fixed" or config.k == 0:
         return FixedControl(config.k)
     ks = sorted({k for k in CHOICES if k < config.k} | {config.k})
     costs = CostTable(runner.buckets, ks)
-    measured = sorted({ks[0], ks[1], ks[-1]})
-    context = max(0, min(SHORT, (config.max_context or SHORT) - config.k - 1))
-    times = {k: time_cycle(runner, 1, k, context) for k in measured}
-    for k in ks:
-        costs.set(1, k, [(context, times[k] if k in times else _between(k, measured[-2:], times))])
-    return AutomaticControl(costs)
+    return AutomaticControl(costs, calibrate(runner, costs, _survey(runner, costs)))
 
 
-def _between(k: int, ends: list[int], times: dict[int, float]) -> float:
-    """Drafts come one after another, so their time grows evenly."""
-    first, last = ends
-    return times[first] + (times[last] - times[first]) * (k - first) / (last - first)
+def _survey(runner: Runner, costs: CostTable) -> Survey:
+    ks, on_gpu = costs.ks, runner.frames is not None
+    measured = {ks[0], ks[1], ks[-1], *([ks[len(ks) // 2]] if on_gpu else [])}
+    return Survey(
+        buckets=tuple(dict.fromkeys(map(costs.bucket, BATCHES if on_gpu else BATCHES[:1]))),
+        ks=tuple(sorted(measured)),
+        context=max(0, min(SHORT, _limit(runner) - ks[-1] - 1)),
+        long=LONG if on_gpu else None,
+        count=NUM_TIMED if on_gpu else NUM_TIMED_CPU,
+        budget_s=BUDGET_S,
+    )
 
 
-def time_cycle(runner: Runner, num_rows: int, k: int, context: int) -> float:
-    """Seconds of a cycle of the first rows, `context` tokens each; nobody may be using them.
+def calibrate(runner: Runner, costs: CostTable, survey: Survey) -> dict[str, Any]:
+    """Fills the table as the survey says; what was measured and how long that took, as plain data for JSON."""
+    began = time.perf_counter()
+    measured: list[dict[str, Any]] = []
+    left_out: list[int] = []
+    for bucket in survey.buckets:
+        if measured and time.perf_counter() - began > survey.budget_s:
+            left_out.append(bucket)
+            continue
+        for k in survey.ks:
+            points = [
+                (bucket * context, median(time_cycles(runner, bucket, k, context, survey.count)))
+                for context in _contexts(runner, survey, bucket)
+            ]
+            costs.set(bucket, k, points)
+            measured += [
+                {"rows": bucket, "k": k, "context": total // bucket, "ms": round(1e3 * seconds, 4)}
+                for total, seconds in points
+            ]
+    return {
+        "seconds": round(time.perf_counter() - began, 3),
+        "cycles_each": survey.count,
+        "measured": measured,
+        "rows_left_out": left_out,
+    }
 
-    The rows' page tables lead to the trash page, so nothing that is kept is written.
+
+def _contexts(runner: Runner, survey: Survey, bucket: int) -> list[int]:
+    """The short context, and the long one cut to what there is room for; one alone if they would be too close."""
+    if survey.long is None:
+        return [survey.context]
+    room = (
+        min(_limit(runner), _num_pages(runner) // bucket * runner.page_size)
+        - DRIFT
+        - runner.num_ahead
+        - survey.ks[-1]
+        - 1
+    )
+    long = min(survey.long, room)
+    return [survey.context, long] if long >= 2 * max(1, survey.context) else [survey.context]
+
+
+def time_cycles(runner: Runner, num_rows: int, k: int, context: int, count: int) -> list[float]:
+    """Seconds of each of `count` cycles one after another, enqueued ahead as in serving; one more warms up.
+
+    Where the device stood idle before a cycle, the host's clock counts.
+
+    Args:
+        runner: nobody may be using its first rows, and no prefix may be kept: pages 1, 2, … are written to.
+        num_rows: rows of the batch.
+        k: drafts; none is accepted, which makes no cycle cheaper.
+        context: tokens of each row, on pages of its own as long as there are enough: one page read over and over would
+            come from a cache, and hide what context costs. Every cycle adds one; after some they start anew.
+        count: cycles.
     """
-    state = runner.state
-    rows = torch.arange(num_rows, device=state.device)
-    limit = state.page_table_RP.shape[1] * runner.page_size
-    plan = CyclePlan(rows=tuple(range(num_rows)), k=k, kind=SamplingKind.GREEDY, bound=min(context + k + 1, limit))
-    times = []
-    for _ in range(1 + NUM_TIMED):  # the first warms up
-        state.page_table_RP[rows] = 0
-        state.length_R[rows] = context
-        state.num_pending_R[rows] = 1
-        tickets = [runner.enqueue(plan) for _ in range(1 + runner.num_ahead)]  # what is timed has another before it
-        for ticket in tickets:
+    most = max(1, min(DRIFT, _limit(runner) - context - runner.num_ahead - k - 1))
+    times: list[float] = []
+    with _occupied(runner, num_rows, k, context, most) as plan:
+        while len(times) < count:
+            _put_back(runner, num_rows, context)
+            times += _one_after_another(runner, plan, min(most, count - len(times)))
+    return times
+
+
+def time_phases(runner: Runner, num_rows: int, k: int, context: int, count: int) -> list[dict[str, float]]:
+    """Seconds of each of `count` cycles by phase, one at a time; else as `time_cycles`."""
+    found = []
+    with _occupied(runner, num_rows, k, context, 0) as plan, runner.with_phases():
+        for _ in range(1 + count):
+            _put_back(runner, num_rows, context)
+            ticket = runner.enqueue(plan)
             ticket.read()
-        times.append(tickets[-1].seconds())
-    state.length_R[rows] = 0
-    timed = [seconds for seconds in times[1:] if seconds is not None]
-    return median(timed) if timed else UNKNOWN
+            phases = ticket.phases()
+            assert phases is not None
+            found.append(phases)
+    return found[1:]
+
+
+def _one_after_another(runner: Runner, plan: CyclePlan, count: int) -> list[float]:
+    """Seconds of `count` cycles behind one that is not counted: nothing runs before it."""
+    in_flight = deque(runner.enqueue(plan) for _ in range(runner.num_ahead))
+    times = []
+    since = time.perf_counter()
+    for _ in range(1 + count):
+        in_flight.append(runner.enqueue(plan))
+        ticket = in_flight.popleft()
+        ticket.read()
+        seconds, now = ticket.seconds(), time.perf_counter()
+        times.append(now - since if seconds is None else seconds)
+        since = now
+    for ticket in in_flight:
+        ticket.read()
+    return times[1:]
+
+
+@contextmanager
+def _occupied(runner: Runner, num_rows: int, k: int, context: int, drift: int) -> Iterator[CyclePlan]:
+    """A plan of the first rows, which get pages for it and are empty again at the end."""
+    state = runner.state
+    bound = min(context + drift + runner.num_ahead + k + 1, _limit(runner))
+    columns = -(-bound // runner.page_size)
+    pages = torch.arange(num_rows * columns, device=state.device) % _num_pages(runner) + 1  # page 0 is the trash page
+    state.page_table_RP[:num_rows, :columns] = pages.view(num_rows, columns)
+    state.max_k_R[:num_rows] = 0
+    try:
+        yield CyclePlan(rows=tuple(range(num_rows)), k=k, kind=SamplingKind.GREEDY, bound=bound)
+    finally:
+        for field in (state.page_table_RP, state.length_R, state.num_pending_R):
+            field[:num_rows] = 0
+
+
+def _put_back(runner: Runner, num_rows: int, context: int) -> None:
+    runner.state.length_R[:num_rows] = context
+    runner.state.num_pending_R[:num_rows] = 1
+
+
+def _limit(runner: Runner) -> int:
+    """Tokens that a row's page table reaches."""
+    return runner.state.page_table_RP.shape[1] * runner.page_size
+
+
+def _num_pages(runner: Runner) -> int:
+    """Pages but the trash page."""
+    return len(runner.state.boundary_PH) - 1

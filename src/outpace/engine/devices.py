@@ -41,3 +41,13 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
         return DTYPES[name]
     native = device.type == "cuda" or can_pack(torch.empty(0, dtype=torch.bfloat16))
     return torch.bfloat16 if native else torch.float32
+
+
+def default_page_size(device: torch.device) -> int:
+    """Tokens in a KV page: on a GPU what its kernel reads at a time, elsewhere small, for prefix reuse."""
+    return 64 if device.type == "cuda" else 16
+
+
+def default_prefill_chunk(device: torch.device) -> int:
+    """Prompt tokens in one forward: enough to keep the device's arithmetic busy, and not more."""
+    return 2048 if device.type == "cuda" else 512

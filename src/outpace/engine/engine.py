@@ -16,7 +16,7 @@ from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
 from itertools import count
 
-from outpace.config import MAX_SEED, EngineConfig, SamplingParams
+from outpace.config import MAX_SEED, ResolvedConfig, SamplingParams
 from outpace.engine.calibrate import make_control
 from outpace.engine.pages import Pages
 from outpace.engine.runner import Runner, Ticket
@@ -46,12 +46,11 @@ class Engine:
 
     Args:
         pair: the models and their pages.
-        config: resolved settings; `max_context` and `num_pages` are numbers by now.
+        config: resolved settings.
         control: chooses k; None does as `config.control` says.
     """
 
-    def __init__(self, pair: Pair, config: EngineConfig, control: Control | None = None) -> None:
-        assert config.max_context is not None and config.num_pages is not None
+    def __init__(self, pair: Pair, config: ResolvedConfig, control: Control | None = None) -> None:
         self.config = config
         self._pair = pair
         self._max_context = config.max_context

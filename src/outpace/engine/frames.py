@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outpace.speculation.cycle import cycle
+from outpace.engine.marks import Marks
+from outpace.speculation.cycle import cycle, no_mark
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
 from outpace.types import Changes, SamplingKind
@@ -39,13 +40,14 @@ class Frame:
     num_changes: int
     inputs_I: Tensor
     """int64: row numbers, then rows, columns and pages of the changes; what is not needed leads to the inert row."""
-    chosen_BC: Tensor
-    """int64 [B, k+2]: how many tokens each row emitted, then its tokens."""
-    replay: Callable[[], object]
+    replay: Callable[[], Tensor]
+    """Runs the cycle; int64 [B, k+2]: how many tokens each row emitted, then its tokens."""
     capture_s: float
     capture_bytes: int
     why_eager: str | None
     """Why this is no graph; None if it is one."""
+    marks: Marks | None
+    """When the phases of the last replay ended, where they are timed."""
 
 
 class Frames:
@@ -55,10 +57,11 @@ class Frames:
         pair: the models.
         state: its tensors must stay where they are.
         page_size: tokens in a page.
+        timed: times the phases of every cycle.
     """
 
-    def __init__(self, pair: Pair, state: State, page_size: int) -> None:
-        self._pair, self._state, self._page_size = pair, state, page_size
+    def __init__(self, pair: Pair, state: State, page_size: int, *, timed: bool = False) -> None:
+        self._pair, self._state, self._page_size, self._timed = pair, state, page_size, timed
         self._frames: dict[Shape, Frame] = {}
         self._pool: Any = torch.cuda.graph_pool_handle() if state.device.type == "cuda" else None
         self.num_replays = 0
@@ -86,12 +89,13 @@ class Frames:
         device = self._state.device
         inputs_I = torch.zeros(shape.num_rows + 3 * num_changes, dtype=torch.int64, device=device)
         inputs_I[: shape.num_rows + num_changes] = self._state.inert
-        chosen_BC = torch.zeros((shape.num_rows, shape.k + 2), dtype=torch.int64, device=device)
 
-        def run() -> None:
-            self._run(shape, num_changes, inputs_I, chosen_BC)
+        marks = Marks(device) if self._timed else None
 
-        replay: Callable[[], object] = run
+        def run() -> Tensor:
+            return self._run(shape, num_changes, inputs_I, marks)
+
+        replay = run
         began, why_eager, num_bytes = time.perf_counter(), None, 0
         if device.type != "cuda":
             why_eager = "no CUDA device"
@@ -106,32 +110,37 @@ class Frames:
             shape=shape,
             num_changes=num_changes,
             inputs_I=inputs_I,
-            chosen_BC=chosen_BC,
             replay=replay,
             capture_s=time.perf_counter() - began,
             capture_bytes=num_bytes,
             why_eager=why_eager,
+            marks=marks,
         )
 
-    def _capture(self, run: Callable[[], None]) -> Callable[[], object]:
+    def _capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Runs once over inert rows, so that kernels are compiled and workspaces allocated, then captures."""
         torch.cuda.synchronize(self._state.device)
         run()
         torch.cuda.synchronize(self._state.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            run()
-        return graph.replay
+            outcome_BC = run()
 
-    def _run(self, shape: Shape, num_changes: int, inputs_I: Tensor, chosen_BC: Tensor) -> None:
+        def replay() -> Tensor:
+            graph.replay()
+            return outcome_BC
+
+        return replay
+
+    def _run(self, shape: Shape, num_changes: int, inputs_I: Tensor, marks: Marks | None) -> Tensor:
         rows_B, changes = inputs_I.split_with_sizes((shape.num_rows, 3 * num_changes))
         page_rows_C, columns_C, pages_C = changes.view(3, num_changes)
         state = self._state
+        mark = marks.start() if marks is not None else no_mark
         state.page_table_RP[page_rows_C, columns_C] = pages_C
         table_BP = state.page_table_RP[rows_B]
-        chosen = cycle(self._pair, state, rows_B, table_BP, state.sampling(rows_B, shape.kind), shape.k)
-        chosen_BC[:, 0] = chosen.num_emitted_B
-        chosen_BC[:, 1:] = chosen.tokens_BS
+        sampling = state.sampling(rows_B, shape.kind)
+        return cycle(self._pair, state, rows_B, table_BP, sampling, shape.k, mark)
 
     def describe(self) -> dict[str, Any]:
         """Frames so far, as plain data for JSON."""

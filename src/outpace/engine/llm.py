@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from operator import index
 from typing import Any
 
 import torch
 
-from outpace.config import EngineConfig, SamplingParams
-from outpace.engine.devices import resolve_device, resolve_dtype
+from outpace.config import EngineConfig, ResolvedConfig, SamplingParams
+from outpace.engine.devices import default_page_size, default_prefill_chunk, resolve_device, resolve_dtype
 from outpace.engine.engine import Engine, Update
 from outpace.engine.inputs import Messages, Prompt, is_id, params_of, prompts_of
 from outpace.engine.memory import bytes_per_page, check_pages, free_bytes, num_pages
@@ -96,7 +96,6 @@ class LLM:
         self.dtype: torch.dtype = target.model.embed.weight.dtype
         self.device: torch.device = target.model.embed.weight.device
         self.config = self._resolve(config)
-        assert self.config.num_pages is not None
         pair = Pair.allocate(
             target.model,
             drafter,
@@ -106,7 +105,7 @@ class LLM:
         )
         self.engine = Engine(pair, self.config)
 
-    def _resolve(self, config: EngineConfig) -> EngineConfig:
+    def _resolve(self, config: EngineConfig) -> ResolvedConfig:
         limit = self.target.config.max_positions
         if config.max_context is not None and config.max_context > limit:
             raise ConfigError(
@@ -116,13 +115,17 @@ class LLM:
         max_context = config.max_context or limit
         k = config.k if self.drafter is not None else 0
         free = free_bytes(self.device)
-        page_bytes = bytes_per_page(self.target.model, self.drafter, config.page_size, self.dtype)
+        page_size = config.page_size or default_page_size(self.device)
+        page_bytes = bytes_per_page(self.target.model, self.drafter, page_size, self.dtype)
         if config.num_pages is not None:
             pages = check_pages(config.num_pages, page_bytes, free)
         else:
-            pages_per_row = -(-max_context // config.page_size)
+            pages_per_row = -(-max_context // page_size)
             pages = num_pages(free, config.memory_fraction, page_bytes, pages_per_row, config.max_rows)
-        return replace(config, max_context=max_context, k=k, num_pages=pages)
+        chunk = config.prefill_chunk or default_prefill_chunk(self.device)
+        given = {field: getattr(config, field) for field in EngineConfig.__dataclass_fields__}
+        settled = {"max_context": max_context, "k": k, "num_pages": pages, "page_size": page_size}
+        return ResolvedConfig(**given | settled | {"prefill_chunk": chunk})
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -222,7 +225,7 @@ class LLM:
             "engine": asdict(self.config),
             "control": self.engine.control.describe(),
             "graphs": self.engine.runner.describe(),
-            "kv_bytes": (self.config.num_pages or 0)
+            "kv_bytes": self.config.num_pages
             * bytes_per_page(self.target.model, self.drafter, self.config.page_size, self.dtype),
         }
 

@@ -8,20 +8,22 @@ Shapes: B rows, S tokens a row, P pages a row.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from outpace.config import EngineConfig
-from outpace.engine.frames import Frames, Shape
+from outpace.config import ResolvedConfig
+from outpace.engine.frames import Frame, Frames, Shape
+from outpace.engine.marks import Marks
 from outpace.speculation.catch_up import catch_up
-from outpace.speculation.cycle import cycle
+from outpace.speculation.cycle import cycle, no_mark
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import prefill
-from outpace.speculation.state import Chosen, State, upload
+from outpace.speculation.state import State, upload
 from outpace.types import CatchUpPlan, Changes, CyclePlan, Outcome, Plan, PrefillPlan
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
@@ -32,7 +34,7 @@ class Ticket:
     """A forward in flight."""
 
     num_rows: int
-    chosen_BC: Tensor
+    outcome_BC: Tensor
     """On the host, once `done` has come: how many tokens each row emitted, then its tokens."""
     done: torch.cuda.Event | None
     """None on a CPU, where it is done already."""
@@ -40,12 +42,14 @@ class Ticket:
     """The end of the forward before, if that was in flight when this one was enqueued."""
     on_cpu_s: float | None
     """How long it took, on a CPU."""
+    marks: Marks | None
+    """When its phases ended, where they are timed."""
 
     def read(self) -> Outcome:
         """Waits for the forward."""
         if self.done is not None:
             self.done.synchronize()
-        rows = self.chosen_BC.tolist()[: self.num_rows]
+        rows = self.outcome_BC.tolist()[: self.num_rows]
         return Outcome(tuple(tuple(row[1 : 1 + row[0]]) for row in rows))
 
     def seconds(self) -> float | None:
@@ -54,17 +58,20 @@ class Ticket:
             return self.on_cpu_s
         return None if self.before is None else self.before.elapsed_time(self.done) / 1e3
 
+    def phases(self) -> dict[str, float] | None:
+        """Seconds by phase, after `read` and before the next cycle is enqueued; None where they are not timed."""
+        return None if self.marks is None else self.marks.seconds()
+
 
 class Runner:
     """Runs plans for one pair of models.
 
     Args:
         pair: the models and their pages.
-        config: resolved settings; `max_context` and `num_pages` are numbers by now.
+        config: settings.
     """
 
-    def __init__(self, pair: Pair, config: EngineConfig) -> None:
-        assert config.max_context is not None and config.num_pages is not None
+    def __init__(self, pair: Pair, config: ResolvedConfig) -> None:
         self._pair = pair
         self.page_size = config.page_size
         self.state = State.allocate(
@@ -85,25 +92,39 @@ class Runner:
         self.frames = Frames(pair, self.state, config.page_size) if on_gpu else None
         """None runs cycles as they come, over no more pages than they reach: what pays on a CPU."""
         self._last: torch.cuda.Event | None = None
+        self._timed = False
+
+    @contextmanager
+    def with_phases(self) -> Iterator[None]:
+        """Times the phases of cycles that are enqueued inside, in frames of their own; one at a time."""
+        frames, self._timed = self.frames, True
+        if frames is not None:
+            self.frames = Frames(self._pair, self.state, self.page_size, timed=True)
+        try:
+            yield
+        finally:
+            self.frames, self._timed = frames, False
 
     @torch.inference_mode()
     def enqueue(self, plan: Plan) -> Ticket:
         """Starts one forward; the device does it after those before it."""
         began = time.perf_counter()
         if isinstance(plan, CyclePlan) and self.frames is not None:
-            return self._ticket(len(plan.rows), self._framed(self.frames, plan), began)
+            frame = self._framed(self.frames, plan)
+            return self._ticket(len(plan.rows), frame.replay(), began, frame.marks)
+        marks = Marks(self.state.device) if self._timed else None
         self.state.apply(plan.changes, self.page_size)
         match plan:
             case CyclePlan():
-                chosen = self._cycle(plan)
+                outcome_BC = self._cycle(plan, marks)
             case PrefillPlan():
-                chosen = self._prefill(plan)
+                outcome_BC = self._prefill(plan)
             case CatchUpPlan():
-                chosen = self._catch_up(plan)
-        chosen_BC = torch.cat((chosen.num_emitted_B[:, None], chosen.tokens_BS), dim=1)
-        return self._ticket(len(plan.rows), chosen_BC, began)
+                outcome_BC = self._catch_up(plan)
+        return self._ticket(len(plan.rows), outcome_BC, began, marks)
 
-    def _framed(self, frames: Frames, plan: CyclePlan) -> Tensor:
+    def _framed(self, frames: Frames, plan: CyclePlan) -> Frame:
+        """The frame of a cycle, its inputs on their way."""
         bucket = next(bucket for bucket in self.buckets if bucket >= len(plan.rows))
         frame = frames.of(Shape(bucket, plan.k, plan.kind))
         changes = plan.changes
@@ -114,16 +135,16 @@ class Runner:
         if frame.inputs_I.is_cuda:
             inputs = inputs.pin_memory()
         frame.inputs_I.copy_(inputs, non_blocking=True)
-        frame.replay()
         frames.num_replays += 1
-        return frame.chosen_BC
+        return frame
 
-    def _cycle(self, plan: CyclePlan) -> Chosen:
+    def _cycle(self, plan: CyclePlan, marks: Marks | None) -> Tensor:
         rows_B = upload(plan.rows, self.state.device)
         sampling = self.state.sampling(rows_B, plan.kind)
-        return cycle(self._pair, self.state, rows_B, self._table(rows_B, plan.bound), sampling, plan.k)
+        mark = marks.start() if marks is not None else no_mark
+        return cycle(self._pair, self.state, rows_B, self._table(rows_B, plan.bound), sampling, plan.k, mark)
 
-    def _prefill(self, plan: PrefillPlan) -> Chosen:
+    def _prefill(self, plan: PrefillPlan) -> Tensor:
         rows_B = upload(plan.rows, self.state.device)
         tokens_BS, num_tokens_B = self._padded(plan.chunks)
         return prefill(
@@ -137,7 +158,7 @@ class Runner:
             fills_drafter=plan.fills_drafter,
         )
 
-    def _catch_up(self, plan: CatchUpPlan) -> Chosen:
+    def _catch_up(self, plan: CatchUpPlan) -> Tensor:
         rows_B, start_B, cold_B = upload((plan.rows, plan.starts, plan.cold), self.state.device)
         tokens_BS, num_tokens_B = self._padded(plan.chunks)
         table_BP = self._table(rows_B, plan.bound)
@@ -153,15 +174,15 @@ class Runner:
         """The rows' page tables, as wide as they reach."""
         return self.state.page_table_RP[rows_B, : -(-bound // self.page_size)]
 
-    def _ticket(self, num_rows: int, chosen_BC: Tensor, began: float) -> Ticket:
-        if not chosen_BC.is_cuda:
-            return Ticket(num_rows, chosen_BC.clone(), None, None, time.perf_counter() - began)
-        on_host = torch.empty(chosen_BC.shape, dtype=chosen_BC.dtype, pin_memory=True)
-        on_host.copy_(chosen_BC, non_blocking=True)
+    def _ticket(self, num_rows: int, outcome_BC: Tensor, began: float, marks: Marks | None) -> Ticket:
+        if not outcome_BC.is_cuda:
+            return Ticket(num_rows, outcome_BC.clone(), None, None, time.perf_counter() - began, marks)
+        on_host = torch.empty(outcome_BC.shape, dtype=outcome_BC.dtype, pin_memory=True)
+        on_host.copy_(outcome_BC, non_blocking=True)
         before = self._last if self._last is not None and not self._last.query() else None
         self._last = torch.cuda.Event(enable_timing=True)
         self._last.record()
-        return Ticket(num_rows, on_host, self._last, before, None)
+        return Ticket(num_rows, on_host, self._last, before, None, marks)
 
     def describe(self) -> dict[str, Any]:
         """What of the cycles is a graph, as plain data for JSON."""

@@ -7,6 +7,9 @@ in flight: forwards run in the order they were enqueued, so whatever a stale one
 Prefill and cycles take turns while both have work, so that a long prompt does not silence the others. When pages run
 out the youngest sequence gives its own back and starts over later from its tokens: its answer does not change, since
 noise depends on seed and position alone.
+
+Whether prefill fills the drafter's cache is settled when a sequence is admitted: where control sees no use in drafts
+it does not, and the sequence lags as after plain steps.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from outpace.config import EngineConfig
+from outpace.config import ResolvedConfig
 from outpace.engine.pages import Pages
 from outpace.engine.sequence import Sequence
 from outpace.speculation.control import Control
@@ -43,7 +46,7 @@ class Scheduler:
         control: chooses k.
     """
 
-    def __init__(self, config: EngineConfig, pages: Pages, draftable: Callable[[int], int], control: Control) -> None:
+    def __init__(self, config: ResolvedConfig, pages: Pages, draftable: Callable[[int], int], control: Control) -> None:
         self._config = config
         self._pages = pages
         self._draftable = draftable
@@ -105,7 +108,8 @@ class Scheduler:
         """
         while self._waiting and self._free_rows:
             sequence = self._waiting[0]
-            reused = self._pages.match(sequence.tokens, needs_drafter=sequence.max_k > 0)
+            lags = sequence.max_k > 0 and not self.control.fills_drafter()
+            reused = self._pages.match(sequence.tokens, needs_drafter=sequence.max_k > 0 and not lags)
             missing = self._num_pages(len(sequence.tokens)) - len(reused)
             taken = self._pages.take(missing + len(self._admitted))
             if taken is None:
@@ -115,16 +119,16 @@ class Scheduler:
             del taken[missing:]
             self._waiting.popleft()
             self._admitted[sequence.request.id] = sequence
-            self._settle(sequence, reused, taken)
+            self._settle(sequence, reused, taken, lags)
 
-    def _settle(self, sequence: Sequence, reused: list[int], taken: list[int]) -> None:
+    def _settle(self, sequence: Sequence, reused: list[int], taken: list[int], lags: bool) -> None:
         num_cached = len(reused) * self._pages.page_size
         sequence.row = self._free_rows.pop()
         sequence.admission += 1
         sequence.num_cached = sequence.num_prefilled = sequence.length_max = num_cached
-        sequence.num_drafter = num_cached if sequence.max_k else 0
+        sequence.num_drafter = self._num_filled(sequence) if lags else num_cached if sequence.max_k else 0
         sequence.prefill_end = len(sequence.tokens)
-        sequence.num_sure, sequence.drafter_lags, sequence.drafter_gap = 0, False, False
+        sequence.num_sure, sequence.drafter_lags, sequence.drafter_gap = 0, lags, False
         sequence.num_reused += num_cached
         self._changes.append(
             RowSettings(
@@ -137,13 +141,24 @@ class Scheduler:
         )
         self._append_pages(sequence, reused + taken)
 
+    def _num_filled(self, sequence: Sequence) -> int:
+        """Tokens of a sequence's cached prefix whose drafter entries are filled."""
+        filled = self._pages.match(sequence.tokens, needs_drafter=True)
+        self._pages.release(filled)
+        return len(filled) * self._pages.page_size
+
     def _append_pages(self, sequence: Sequence, pages: list[int]) -> None:
         first = len(sequence.pages)
         self._new_pages += [(sequence.row, first + i, page) for i, page in enumerate(pages)]
         sequence.pages += pages
 
     def _prefill(self, prefilling: list[Sequence]) -> Work:
-        """Chunks of the oldest prompts, as many as fit the budget when padded to the longest."""
+        """Chunks of the oldest prompts, as many as fit the budget when padded to the longest.
+
+        Those that fill the drafter's cache and those that do not go apart: nobody pays for what is not needed.
+        """
+        fills = next((not s.drafter_lags for s in prefilling if s.max_k), False)
+        prefilling = [s for s in prefilling if not s.max_k or s.drafter_lags != fills]
         chosen: list[Sequence] = []
         chunks: list[tuple[int, ...]] = []
         longest = 0
@@ -162,7 +177,7 @@ class Scheduler:
         plan = PrefillPlan(
             rows=_rows(chosen),
             chunks=tuple(chunks),
-            fills_drafter=any(s.max_k for s in chosen),
+            fills_drafter=fills and any(s.max_k for s in chosen),
             kind=_kind(chosen),
             bound=max(s.length_max for s in chosen),
             changes=self._flush(),
@@ -192,7 +207,10 @@ class Scheduler:
         return _work(plan, chosen)
 
     def _catch_up(self, lagging: list[Sequence]) -> Work:
-        """Their drafter entries behind the last plain steps, as many rows as fit a prefill chunk; lengths are exact."""
+        """Their drafter entries behind the last plain steps, as many rows as fit a prefill chunk; lengths are exact.
+
+        Pages may be shared: a drafter has one layer, so an entry is the same whatever the row's drafter sees before it.
+        """
         chosen: list[Sequence] = []
         starts: list[int] = []
         longest = 0
@@ -226,8 +244,9 @@ class Scheduler:
             while sequence.row >= 0:
                 last = min(sequence.length_max + k + 1, len(sequence.request.prompt_ids) + sequence.max_tokens)
                 missing = self._num_pages(last) - len(sequence.pages)
-                taken = self._pages.take(missing) if missing > 0 else []
-                if taken is not None:
+                if missing <= 0:
+                    break
+                if taken := self._pages.take(missing):
                     self._append_pages(sequence, taken)
                     break
                 if not drained:

@@ -1,8 +1,8 @@
 """Attention over pages for prefill, verify and plain decoding: all are S tokens a row behind a cached past.
 
-On a GPU the kernel of `gpu/attention.py` reads the pages where they lie. Elsewhere they are gathered first; that is
-also the kernel's reference. Both pack the queries that share a KV head into one tile (G·S rows), so that the past is
-read once for all of them.
+On a GPU the kernels of `gpu/decode.py` and `gpu/attention.py` read the pages where they lie. Elsewhere they are
+gathered first; that is also the kernels' reference. All pack the queries that share a KV head into one tile (G·S rows),
+so that the past is read once for all of them.
 
 Shapes: B rows, S tokens a row, P pages a row, T = P·page_size gathered positions, H heads, G heads per KV head, D head
 dimension.
@@ -65,7 +65,7 @@ class PagedAttend:
 
     Args:
         cache: the model's pages.
-        page_table_BP: pages of each row, cut to those the forward can reach.
+        page_table_BP: pages of each row, cut to those the forward can reach; contiguous on a GPU.
         start_B: position of each row's first token.
         slots_BS: where the new tokens are stored.
         windows: sliding window of each layer.
@@ -82,86 +82,98 @@ class PagedAttend:
         first_B: Tensor | None = None,
     ) -> None:
         self._cache = cache
+        self._table_BP, self._start_B, self._first_B = page_table_BP, start_B, first_B
         self._slots_BS = slots_BS
         self._windows = windows
-        way = _in_place if start_B.is_cuda else _gathered
-        self._attend = way(
-            cache.page_size, page_table_BP, start_B, slots_BS.shape[1], set(windows), first_B, cache.keys_LNHD.dtype
-        )
+        self._gathered = None if start_B.is_cuda else self._gather(set(windows))
 
     def __call__(self, layer: int, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
         """One layer's attention output, [B, S, heads, D]."""
         write_kv(self._cache, layer, k_BSHD, v_BSHD, self._slots_BS)
         keys_NHD, values_NHD = self._cache.keys_LNHD[layer], self._cache.values_LNHD[layer]
-        return self._attend(q_BSHD, keys_NHD, values_NHD, self._windows[layer])
+        if self._gathered is None:
+            return self._in_place(layer, q_BSHD)
+        return self._gathered(q_BSHD, keys_NHD, values_NHD, self._windows[layer])
+
+    def takes_few(self, num_tokens: int, num_heads: int, num_kv_heads: int) -> bool:
+        """Whether `from_product` takes a product of so many tokens a row as summands."""
+        from outpace.kernels.gpu import decode
+
+        return decode.fits(num_tokens, num_heads, num_kv_heads)
 
     def from_product(
         self,
         layer: int,
-        qkv_BSHD: Tensor,
+        qkv: Tensor,
         rotary: tuple[Tensor, Tensor],
         norms: tuple[Tensor, Tensor, float] | None,
+        num_heads: int,
     ) -> Tensor:
-        """The same from the product of queries, keys and values, on a GPU: norms, turning and writing are one kernel.
+        """On a GPU, one layer's attention output [B, S, heads · D] from its product: norms, turning, writing included.
 
         Args:
             layer: which.
-            qkv_BSHD: query, key and value heads in this order, contiguous, not turned yet.
+            qkv: [B, S, ...] query, key and value heads in this order, contiguous, not turned yet; or its summands.
             rotary: cos and sin of the tokens.
             norms: weights of the query and key norms, and their epsilon.
+            num_heads: query heads.
         """
+        from outpace.kernels.gpu.decode import decode_attention
         from outpace.kernels.gpu.rope import turn_and_store
 
         keys_NHD, values_NHD = self._cache.keys_LNHD[layer], self._cache.values_LNHD[layer]
-        q_BSHD = turn_and_store(qkv_BSHD, rotary, norms, self._slots_BS, keys_NHD, values_NHD)
-        return self._attend(q_BSHD, keys_NHD, values_NHD, self._windows[layer])
+        if self.takes_few(self._slots_BS.shape[1], num_heads, keys_NHD.shape[1]):
+            return decode_attention(
+                qkv,
+                rotary,
+                norms,
+                self._slots_BS,
+                keys_NHD,
+                values_NHD,
+                self._table_BP,
+                self._start_B,
+                num_heads=num_heads,
+                page_size=self._cache.page_size,
+                window=self._windows[layer],
+                first_B=self._first_B,
+            )
+        qkv_BSND = qkv.view(*qkv.shape[:2], -1, keys_NHD.shape[2])
+        return self._in_place(
+            layer, turn_and_store(qkv_BSND, rotary, norms, self._slots_BS, keys_NHD, values_NHD)
+        ).flatten(2)
 
+    def _in_place(self, layer: int, q_BSHD: Tensor) -> Tensor:
+        """On a GPU: the kernel reads the pages where they lie."""
+        from outpace.kernels.gpu.attention import paged_attention
 
-def _in_place(
-    page_size: int,
-    page_table_BP: Tensor,
-    start_B: Tensor,
-    num_tokens: int,
-    windows: set[int | None],
-    first_B: Tensor | None,
-    dtype: torch.dtype,
-) -> AttendPages:
-    """On a GPU: the kernel reads the pages where they lie."""
-    from outpace.kernels.gpu.attention import paged_attention
-
-    table_BP = page_table_BP.contiguous()
-
-    def attend(q_BSHD: Tensor, keys_NHD: Tensor, values_NHD: Tensor, window: int | None) -> Tensor:
         return paged_attention(
-            q_BSHD, keys_NHD, values_NHD, table_BP, start_B, page_size=page_size, window=window, first_B=first_B
+            q_BSHD,
+            self._cache.keys_LNHD[layer],
+            self._cache.values_LNHD[layer],
+            self._table_BP,
+            self._start_B,
+            page_size=self._cache.page_size,
+            window=self._windows[layer],
+            first_B=self._first_B,
         )
 
-    return attend
+    def _gather(self, windows: set[int | None]) -> AttendPages:
+        """Anywhere: each row's pages are copied together, then PyTorch attends."""
+        table_BP, page_size = self._table_BP, self._cache.page_size
+        if self._cache.keys_LNHD.dtype.itemsize == 2:
+            num_pages = table_BP.shape[1]
+            whole = -(-num_pages * page_size // SPLIT) * SPLIT // page_size
+            table_BP = F.pad(table_BP, (0, max(0, whole - num_pages)), value=TRASH_PAGE)
+        offsets = torch.arange(page_size, device=table_BP.device)
+        past_BT = (table_BP[..., None] * page_size + offsets).flatten(1)
+        past = past_BT.flatten()
+        num_tokens = self._slots_BS.shape[1]
+        masks = {w: visible(self._start_B, num_tokens, past_BT.shape[1], w, self._first_B) for w in windows}
 
+        def attend(q_BSHD: Tensor, keys_NHD: Tensor, values_NHD: Tensor, window: int | None) -> Tensor:
+            shape = (*past_BT.shape, *keys_NHD.shape[1:])
+            k_BTHD = keys_NHD.index_select(0, past).view(shape)
+            v_BTHD = values_NHD.index_select(0, past).view(shape)
+            return attention(q_BSHD, k_BTHD, v_BTHD, masks[window])
 
-def _gathered(
-    page_size: int,
-    page_table_BP: Tensor,
-    start_B: Tensor,
-    num_tokens: int,
-    windows: set[int | None],
-    first_B: Tensor | None,
-    dtype: torch.dtype,
-) -> AttendPages:
-    """Anywhere: each row's pages are copied together, then PyTorch attends."""
-    if dtype.itemsize == 2:
-        num_pages = page_table_BP.shape[1]
-        whole = -(-num_pages * page_size // SPLIT) * SPLIT // page_size
-        page_table_BP = F.pad(page_table_BP, (0, max(0, whole - num_pages)), value=TRASH_PAGE)
-    offsets = torch.arange(page_size, device=start_B.device)
-    past_BT = (page_table_BP[..., None] * page_size + offsets).flatten(1)
-    past = past_BT.flatten()
-    masks = {w: visible(start_B, num_tokens, past_BT.shape[1], w, first_B) for w in windows}
-
-    def attend(q_BSHD: Tensor, keys_NHD: Tensor, values_NHD: Tensor, window: int | None) -> Tensor:
-        shape = (*past_BT.shape, *keys_NHD.shape[1:])
-        k_BTHD = keys_NHD.index_select(0, past).view(shape)
-        v_BTHD = values_NHD.index_select(0, past).view(shape)
-        return attention(q_BSHD, k_BTHD, v_BTHD, masks[window])
-
-    return attend
+        return attend

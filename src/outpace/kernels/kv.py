@@ -43,11 +43,55 @@ class KVCache:
 
 
 def slots_of(positions_BS: Tensor, page_table_BP: Tensor, page_size: int) -> Tensor:
-    """Slot of each position, int64 [B, S]; a position outside the row's table goes to the trash page."""
+    """Slot of each position, int64 [B, S]; a position outside the row's table goes to slot 0 of the trash page."""
     page_BS = torch.div(positions_BS, page_size, rounding_mode="floor")
     inside = (page_BS >= 0) & (page_BS < page_table_BP.shape[1])
     pages = page_table_BP.gather(1, page_BS.clamp(0, page_table_BP.shape[1] - 1))
-    return torch.where(inside, pages, TRASH_PAGE) * page_size + positions_BS.remainder(page_size)
+    return torch.where(inside, pages * page_size + positions_BS.remainder(page_size), TRASH_PAGE * page_size)
+
+
+def places(
+    start_B: Tensor,
+    num_tokens: int,
+    kept_B: Tensor | None,
+    page_table_BP: Tensor,
+    page_size: int,
+    *,
+    ahead: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Where each row's tokens stand, and their slots, int64 [B, S] each.
+
+    Args:
+        start_B: position of each row's first token, less `ahead`.
+        num_tokens: S.
+        kept_B: how many of a row's tokens are kept, the others go to the trash page; None keeps all.
+        page_table_BP: page tables; a position past them goes to the trash page.
+        page_size: slots a page.
+        ahead: added to `start_B`.
+    """
+    if start_B.is_cuda:
+        from outpace.kernels.gpu import places as gpu
+
+        return gpu.places(start_B, num_tokens, kept_B, page_table_BP, page_size, ahead)
+    offset_S = torch.arange(ahead, ahead + num_tokens, device=start_B.device)
+    positions_BS = start_B[:, None] + offset_S
+    kept_BS = positions_BS if kept_B is None else torch.where(offset_S - ahead < kept_B[:, None], positions_BS, -1)
+    return positions_BS, slots_of(kept_BS, page_table_BP, page_size)
+
+
+def keep_boundaries(boundary_PH: Tensor, fused_BSH: Tensor, slots_BS: Tensor, page_size: int) -> None:
+    """Features of tokens that complete a page become the page's.
+
+    A rejected token may leave a wrong feature; the accepted one at its place comes later and overwrites it.
+    """
+    if slots_BS.is_cuda:
+        from outpace.kernels.gpu import settle as gpu
+
+        gpu.keep_boundaries(boundary_PH, fused_BSH.contiguous(), slots_BS, page_size)
+        return
+    completes = slots_BS.remainder(page_size) == page_size - 1
+    pages = torch.where(completes, torch.div(slots_BS, page_size, rounding_mode="floor"), TRASH_PAGE)
+    boundary_PH.index_copy_(0, pages.flatten(), fused_BSH.flatten(0, 1))
 
 
 def write_kv(cache: KVCache, layer: int, k_BSHD: Tensor, v_BSHD: Tensor, slots_BS: Tensor) -> None:

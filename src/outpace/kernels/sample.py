@@ -104,17 +104,25 @@ def truncate(logits_BSV: Tensor, sampling: Sampling) -> Tensor:
     return x.masked_fill(~kept, -torch.inf)
 
 
-def choose(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None = None) -> Tensor:
-    """Index into V of each position's token, int64 [B, S]; greedy rows take the argmax.
+def choose(
+    logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None = None, *, ahead: int = 0
+) -> Tensor:
+    """Each position's token, int64 [B, S]; greedy rows take the argmax.
 
     Args:
         logits_BSV: any float dtype.
         sampling: settings of the B rows.
-        position_BS: index in the sequence of the token to be chosen.
+        position_BS: index in the sequence of the token to be chosen, less `ahead`.
         ids_V: target ids that the V logits stand for; None means 0 … V-1.
+        ahead: added to the positions.
     """
     if logits_BSV.is_cuda:
-        return _choose_on_gpu(logits_BSV, sampling, position_BS, ids_V)
+        return _choose_on_gpu(logits_BSV, sampling, position_BS, ids_V, ahead)
+    index_BS = _best(logits_BSV, sampling, position_BS + ahead, ids_V)
+    return index_BS if ids_V is None else ids_V[index_BS]
+
+
+def _best(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None) -> Tensor:
     if sampling.kind is SamplingKind.GREEDY:
         return logits_BSV.argmax(-1)
     greedy = (sampling.temperature_B < GREEDY_BELOW)[:, None, None]
@@ -125,20 +133,31 @@ def choose(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: T
     return torch.where(greedy, x, noisy).argmax(-1)
 
 
-def _choose_on_gpu(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None) -> Tensor:
+def _choose_on_gpu(
+    logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None, ahead: int
+) -> Tensor:
     from outpace.kernels.gpu.sample import choose
+    from outpace.kernels.gpu.truncate import cut
 
+    left_out = None
     if sampling.kind is SamplingKind.TRUNCATED:
-        logits_BSV = logits_BSV.float()
-        scaled = logits_BSV / sampling.temperature_B.clamp(min=GREEDY_BELOW)[:, None, None]
-        left_out = truncate(scaled, sampling).isneginf() & (sampling.temperature_B >= GREEDY_BELOW)[:, None, None]
-        logits_BSV = logits_BSV.masked_fill(left_out, -torch.inf)
+        found = cut(
+            logits_BSV,
+            sampling.temperature_B,
+            sampling.top_k_B,
+            sampling.top_p_B,
+            greedy_below=GREEDY_BELOW,
+            fixed_point=_FIXED_POINT,
+        )
+        left_out = (*found, sampling.min_p_B)
     return choose(
-        logits_BSV.contiguous(),
+        logits_BSV,
         sampling.temperature_B,
         sampling.seed_B,
         position_BS.contiguous(),
         ids_V,
         sampled=sampling.kind is not SamplingKind.GREEDY,
         greedy_below=GREEDY_BELOW,
+        ahead=ahead,
+        cut=left_out,
     )

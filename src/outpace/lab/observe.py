@@ -30,9 +30,9 @@ class Observed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
         self._on_call(self._begins, None)
-        return self._model(*args)
+        return self._model(*args, **options)
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self._model.logits(hidden)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from outpace.errors import ConfigError
 from outpace.models.fresh import DrafterOptions, fresh_wiring
-from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
+from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, fuses, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.rope import RotaryEmbedding
 from outpace.models.target import Target, attention_slots, mlp_slots
@@ -144,7 +144,7 @@ class Drafter(nn.Module):
         return features_BSF if self.fc is None else self.fc(features_BSF)
 
     def forward(
-        self, tokens_BS: Tensor, hidden_BSH: Tensor, positions_BS: Tensor, attend: Attend
+        self, tokens_BS: Tensor, hidden_BSH: Tensor, positions_BS: Tensor, attend: Attend, ahead: int = 0
     ) -> tuple[Tensor, Tensor]:
         """Runs S entries of B rows.
 
@@ -153,18 +153,27 @@ class Drafter(nn.Module):
             hidden_BSH: for each, what comes before it: a fused feature, or `next_hidden` of the step before.
             positions_BS: int64 rotary positions.
             attend: called with layer 0.
+            ahead: added to the positions; what falls below 0 becomes 0.
 
         Returns:
             next_hidden_BSH, which the next draft step is fed, and out_BSH, which `logits` takes.
         """
-        embedded_BSH = self.embed_norm(self.embed(tokens_BS))
-        normed_BSH = self.hidden_norm(hidden_BSH)
-        rotary = self.rotary(positions_BS, hidden_BSH.dtype)
-        residual_BSH = normed_BSH if self.wiring.norm_before_residual else hidden_BSH
-        attended_BSH = self.attention(torch.cat((embedded_BSH, normed_BSH), -1), rotary, attend, 0)
+        both_BSH = self._inputs(tokens_BS, hidden_BSH)
+        rotary = self.rotary(positions_BS, hidden_BSH.dtype, ahead)
+        residual_BSH = both_BSH.chunk(2, -1)[1] if self.wiring.norm_before_residual else hidden_BSH
+        attended_BSH = self.attention(both_BSH, rotary, attend, 0)
         x_BSH, normed_BSH = self.mlp_norm.add(residual_BSH, attended_BSH)
         x_BSH, out_BSH = self.norm.add(x_BSH, self.mlp(normed_BSH))
         return (out_BSH if self.wiring.norm_output else x_BSH), out_BSH
+
+    def _inputs(self, tokens_BS: Tensor, hidden_BSH: Tensor) -> Tensor:
+        """Normed embedding and normed hidden state side by side, [B, S, 2H]."""
+        if fuses(hidden_BSH):
+            from outpace.kernels.gpu.norm import embed_and_norm
+
+            weights = self.embed.weight, self.embed_norm.weight, self.hidden_norm.weight
+            return embed_and_norm(tokens_BS, hidden_BSH, *weights, self.embed_norm.eps)
+        return torch.cat((self.embed_norm(self.embed(tokens_BS)), self.hidden_norm(hidden_BSH)), -1)
 
     def logits(self, out: Tensor) -> Tensor:
         """Outputs [..., H] → logits [..., V] over the draft vocabulary; `target_ids_V` says which tokens they are."""

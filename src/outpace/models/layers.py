@@ -56,12 +56,26 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.packed is None:
+            if fuses(x):
+                from outpace.kernels.gpu.linear import fits, multiply
+
+                if fits(x, self.weight):
+                    return multiply(x, self.weight, self.bias)
             return F.linear(x, self.weight, self.bias)
         if self.doubles_lone_rows and x.numel() == self.in_features:
             return self.multiply(torch.stack((x, x)), self.packed, self.bias, "none", [], "")[0]
         return self.multiply(x, self.packed, self.bias, "none", [], "")
 
     __call__ = forward
+
+    def summands(self, x: Tensor) -> Tensor:
+        """y, or on a GPU, where few rows would leave it half idle, summands of y: [C, ..., out] in float32."""
+        if self.packed is None and fuses(x):
+            from outpace.kernels.gpu.linear import fits, multiply
+
+            if fits(x, self.weight):
+                return multiply(x, self.weight, self.bias, splits=True)
+        return self(x)
 
     def pack(self) -> bool:
         """For inference on a CPU: reorders the weight for oneDNN and drops the plain one. Says whether it did."""
@@ -155,7 +169,7 @@ class RMSNorm(nn.Module):
     __call__ = forward
 
     def add(self, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(x + delta, its norm); without a delta x itself."""
+        """(x + delta, its norm); without a delta x itself. The delta may come as `Linear.summands`."""
         if fuses(x):
             from outpace.kernels.gpu.norm import add_rms_norm
 
@@ -165,7 +179,7 @@ class RMSNorm(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(silu(gate(x)) · up(x)), gate and up in one product (`gate_up`, gate's rows first)."""
+    """down(silu(gate(x)) · up(x)), gate and up in one product (`gate_up`, gate's rows first); as `Linear.summands`."""
 
     def __init__(
         self,
@@ -181,22 +195,28 @@ class GatedMLP(nn.Module):
         self.down = Linear(intermediate_size, hidden_size, bias=bias, dtype=dtype, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate_up = self.gate_up(x)
         if fuses(x):
-            from outpace.kernels.gpu.activation import silu_mul
-
-            return self.down(silu_mul(gate_up))
+            return self.down.summands(self._activated(x))
+        gate_up = self.gate_up(x)
         gate, up = gate_up.chunk(2, -1)
         return self.down(F.silu(gate) * up)
 
     __call__ = forward
+
+    def _activated(self, x: Tensor) -> Tensor:
+        from outpace.kernels.gpu.activation import silu_mul
+        from outpace.kernels.gpu.linear import fits, multiply
+
+        if fits(x, self.gate_up.weight):
+            return multiply(x, self.gate_up.weight, self.gate_up.bias, gated=True)
+        return silu_mul(self.gate_up(x))
 
 
 class Attention(nn.Module):
     """Grouped-query attention. Its input may be wider than the model (`in_features`): EAGLE-3 feeds two states.
 
     `qkv` holds the rows of queries, keys, values in this order. With `qk_norm` every query and key head is
-    RMS-normed before it is turned, as Qwen3 does.
+    RMS-normed before it is turned, as Qwen3 does. What comes out may be `Linear.summands`.
     """
 
     def __init__(
@@ -226,10 +246,12 @@ class Attention(nn.Module):
 
     def forward(self, x_BSH: Tensor, rotary: Rotary, attend: Attend, layer_index: int) -> Tensor:
         num_heads, num_kv_heads = self.num_heads, self.num_kv_heads
+        if isinstance(attend, PagedAttend) and fuses(x_BSH):
+            few = attend.takes_few(x_BSH.shape[1], num_heads, num_kv_heads)
+            qkv = self.qkv.summands(x_BSH) if few else self.qkv(x_BSH)
+            return self.output.summands(attend.from_product(layer_index, qkv, rotary, self._norms(), num_heads))
         qkv = self.qkv(x_BSH)
         qkv_BSND = qkv.view(*qkv.shape[:2], -1, self.head_dim)
-        if isinstance(attend, PagedAttend) and fuses(x_BSH):
-            return self.output(attend.from_product(layer_index, qkv_BSND, rotary, self._norms()).flatten(2))
         qk, v = qkv_BSND.split_with_sizes((num_heads + num_kv_heads, num_kv_heads), 2)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = qk.split_with_sizes((num_heads, num_kv_heads), 2)

@@ -33,7 +33,14 @@ class RotaryEmbedding(nn.Module):
         self.scale = attention_scale(rope)
         self.register_buffer("inv_freq", inverse_frequencies(rope, head_dim).to(device), persistent=False)
 
-    def forward(self, positions_BS: Tensor, dtype: torch.dtype) -> Rotary:
+    def forward(self, positions_BS: Tensor, dtype: torch.dtype, ahead: int = 0) -> Rotary:
+        """Angles of positions + ahead, those below 0 taken for 0."""
+        if positions_BS.is_cuda:
+            from outpace.kernels.gpu.rope import angles
+
+            return angles(positions_BS, self.inv_freq, self.scale, dtype, ahead)
+        if ahead:
+            positions_BS = (positions_BS + ahead).clamp(min=0)
         half_BSd = positions_BS[..., None].float() * self.inv_freq
         cos, sin = half_BSd.cos(), half_BSd.sin()
         if self.scale != 1.0:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outpace.kernels.kv import places
 from outpace.speculation.draft import run_drafter
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import last_of
-from outpace.speculation.state import Chosen, State
+from outpace.speculation.state import State
 from outpace.speculation.verify import verify
 
 
@@ -26,7 +27,7 @@ def catch_up(
     start_B: Tensor,
     cold_B: Tensor,
     table_BP: Tensor,
-) -> Chosen:
+) -> Tensor:
     """Fills each row's drafter entries from start + 1 to its length - 1, and readies the one of its last token.
 
     Args:
@@ -38,10 +39,14 @@ def catch_up(
         start_B: position of the first; its feature is needed, its entry is there already or not seen.
         cold_B: older entries are missing: the row's drafter sees those from start + 1 on.
         table_BP: page tables, cut to the pages in reach.
+
+    Returns:
+        int64 [B, 1]: zeros, the number of tokens emitted.
     """
-    offset_S = torch.arange(tokens_BS.shape[1], device=rows_B.device)
-    positions_BS = torch.where(offset_S < num_tokens_B[:, None], start_B[:, None] + offset_S, -1)
-    verified = verify(pair, state, tokens_BS, table_BP, start_B, positions_BS, with_features=True, writes_target=False)
+    positions_BS, slots_BS = places(start_B, tokens_BS.shape[1], num_tokens_B, table_BP, pair.cache.page_size)
+    verified = verify(
+        pair, state, tokens_BS, table_BP, start_B, positions_BS, slots_BS, with_features=True, writes_target=False
+    )
     assert verified.fused_BSH is not None
     state.first_R[rows_B] = torch.where(cold_B, start_B + 1, state.first_R[rows_B])
     if tokens_BS.shape[1] > 1:
@@ -52,9 +57,10 @@ def catch_up(
             table_BP,
             start_B + 1,
             positions_BS[:, 1:],
+            slots_BS[:, 1:].contiguous(),
             state.first_R[rows_B],
         )
     state.pending_hidden_RWH[rows_B, 0] = last_of(verified.fused_BSH, num_tokens_B)[:, 0]
     state.pending_tokens_RW[rows_B, 0] = state.last_token_R[rows_B]
     state.num_pending_R[rows_B] = 1
-    return Chosen(tokens_BS[:, :1], torch.zeros_like(start_B))
+    return torch.zeros_like(start_B)[:, None]

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from outpace.speculation.acceptance import Acceptance, expected_tokens
+from outpace.speculation.acceptance import Acceptance, batch_tokens
 from outpace.speculation.cost import CostTable
+from outpace.speculation.prospect import Prospect
 
 BUDGET = 0.015
 """Part of the time that may be lost to speculation that does not pay."""
@@ -34,6 +35,8 @@ MARGIN = 0.02
 """How much better another k must look before it is taken."""
 CLEAR = 1.25
 """An advantage over plain decoding that no error of the table explains; a smaller one is checked by plain steps."""
+HOPE = 1.1
+"""What a k whose cost is taken from other batches may look better than it is: so it is tried, and then known."""
 CHECK_STEPS = 4
 CHECK_EVERY = 400
 """Cycles of a bucket after which what is known of its plain step is old."""
@@ -77,6 +80,10 @@ class Control(Protocol):
         """The k for the next cycle of these requests."""
         ...
 
+    def fills_drafter(self) -> bool:
+        """Whether a prompt that comes in now is made ready for drafts; if not, a catch-up does it when they pay."""
+        ...
+
     def start(self) -> Acceptance | None:
         """What a new request's acceptance is kept in."""
         ...
@@ -107,6 +114,9 @@ class FixedControl:
     def choose(self, batch: Sequence[Drafting]) -> Decision:
         return Decision(self.k, "fixed")
 
+    def fills_drafter(self) -> bool:
+        return self.k > 0
+
     def start(self) -> Acceptance | None:
         return None
 
@@ -128,53 +138,81 @@ class AutomaticControl:
 
     Args:
         costs: measured for every batch that is asked about.
+        calibration: how they were measured, to be shown.
     """
 
-    def __init__(self, costs: CostTable) -> None:
+    def __init__(self, costs: CostTable, calibration: dict[str, Any] | None = None) -> None:
         self.costs = costs
+        self.calibration = calibration
         self.overall = Acceptance(max(costs.ks), OVERALL_HALF_LIFE)
+        self._fresh: list[tuple[int, int]] = []
+        """(drafts, accepted) of cycles that are not in `overall` yet."""
         self.decision = Decision(0, "nothing was asked yet")
         self.num_switches = 0
+        self._pays = True
+        """Some k looks better than plain decoding, and may be taken."""
         self._credit = FIRST_CREDIT
         self._probing = 0
         self._num_plain = 0
         """Plain steps in a row."""
         self._catch_up = CATCH_UP
         self._age: dict[int, int] = {}
+        self._num_waited: dict[int, int] = {}
+        """By bucket, how often its first plain step was asked for."""
+        self._unseen = Acceptance(max(costs.ks), REQUEST_HALF_LIFE)
 
     def start(self) -> Acceptance:
         return Acceptance(max(self.costs.ks), REQUEST_HALF_LIFE)
 
+    def fills_drafter(self) -> bool:
+        return self._pays
+
     def choose(self, batch: Sequence[Drafting]) -> Decision:
         drafting = [request for request in batch if request.max_k]
-        decision = self._weigh(batch, drafting) if drafting else Decision(0, "no request drafts")
+        decision = self._weigh(self._ahead(batch, drafting)) if drafting else Decision(0, "no request drafts")
         self.num_switches += (decision.k > 0) != (self.decision.k > 0)
         self.decision = decision
         return decision
 
-    def _weigh(self, batch: Sequence[Drafting], drafting: Sequence[Drafting]) -> Decision:
-        num_rows, context = len(batch), sum(request.num_cached for request in batch)
-        most = max(request.max_k for request in drafting)
-        tokens = self._tokens(batch, [k for k in self.costs.ks if k <= most])
-        speed = {k: tokens[k] / self.costs.seconds(num_rows, k, context) for k in tokens}
+    def _ahead(self, batch: Sequence[Drafting], drafting: Sequence[Drafting]) -> Prospect:
+        limits = [request.max_k for request in drafting]
+        seen = [(request.acceptance or self._unseen).seen_R for request in drafting]
+        tokens = batch_tokens(seen, limits, self._overall_rates())
+        num_rows, context, most = len(batch), sum(request.num_cached for request in batch), max(limits)
+        seconds = self.costs.by_k(num_rows, context)
+        num_plain = num_rows - len(drafting)
+        ks = [k for k in self.costs.ks if k <= most]
+        return Prospect(num_rows, context, {k: num_plain + tokens[k] for k in ks}, {k: seconds[k] for k in ks})
+
+    def _weigh(self, ahead: Prospect) -> Decision:
+        loose = self.costs.loose(ahead.num_rows)
+        speed = {k: ahead.speed(k) * (HOPE if k and k in loose else 1.0) for k in ahead.tokens}
         best = max(speed, key=speed.__getitem__)
         kept = self.decision.k
         if kept in speed and speed[best] < speed[kept] * (1.0 + MARGIN):
             best = kept
         drafts = max((k for k in speed if k), key=speed.__getitem__, default=0)
-        if best and speed[best] < CLEAR * speed[0] and self._checks(num_rows):
-            return Decision(0, f"checking what a plain step takes: {self._reason(best, tokens, num_rows, context)}")
+        self._pays = best > 0 and self._credit >= 0.0
+        is_new = 0 in loose and self._waits(ahead.num_rows)
+        if best and (is_new or (speed[best] < CLEAR * speed[0] and self._checks(ahead.num_rows))):
+            return Decision(0, f"checking what a plain step takes: {ahead.reason(best)}")
         if self._probing and drafts:
-            return Decision(best or drafts, f"probing: {self._reason(drafts, tokens, num_rows, context)}")
-        if best == 0 and drafts and self._may_probe(self._loss(drafts, tokens, num_rows, context)):
+            return Decision(best or drafts, f"probing: {ahead.reason(drafts)}")
+        if best == 0 and drafts and self._may_probe(ahead.loss(drafts)):
             self._probing = PROBE_CYCLES
-            return Decision(drafts, f"probing: {self._reason(drafts, tokens, num_rows, context)}")
+            return Decision(drafts, f"probing: {ahead.reason(drafts)}")
         if best and self._credit < 0.0:
-            return Decision(0, f"it has lost more than it may, though {self._reason(best, tokens, num_rows, context)}")
-        return Decision(best, self._reason(best or drafts, tokens, num_rows, context))
+            return Decision(0, f"it has lost more than it may, though {ahead.reason(best)}")
+        return Decision(best, ahead.reason(best or drafts))
 
     def _may_probe(self, loss: float) -> bool:
         return self._num_plain >= PROBE_EVERY and self._credit >= loss * PROBE_CYCLES + self._catch_up
+
+    def _waits(self, num_rows: int) -> bool:
+        """Whether to go on waiting for a first plain step of a bucket that was not measured."""
+        bucket = self.costs.bucket(num_rows)
+        self._num_waited[bucket] = self._num_waited.get(bucket, 0) + 1
+        return self._num_waited[bucket] <= CHECK_STEPS
 
     def _checks(self, num_rows: int) -> bool:
         """Whether the plain step of a bucket is to be measured once more; a check is a few steps in a row."""
@@ -182,33 +220,15 @@ class AutomaticControl:
         age = self._age.get(bucket, CHECK_EVERY)
         return age >= CHECK_EVERY or -CHECK_STEPS < age < 0
 
-    def _tokens(self, batch: Sequence[Drafting], ks: Sequence[int]) -> dict[int, float]:
-        """Expected tokens of the whole batch in a cycle of each k."""
-        overall = self.overall.rates()
-        total = dict.fromkeys(ks, 0.0)
-        for request in batch:
-            rates = overall if request.acceptance is None else request.acceptance.rates(overall)
-            tokens = expected_tokens(rates)
-            for k in ks:
-                total[k] += tokens[min(k, request.max_k)]
-        return total
-
-    def _loss(self, k: int, tokens: dict[int, float], num_rows: int, context: int) -> float:
-        """Of one cycle against plain decoding of the same tokens, in plain steps."""
-        plain = self.costs.seconds(num_rows, 0, context)
-        return max(0.25, self.costs.seconds(num_rows, k, context) / plain - tokens[k] / num_rows)
-
-    def _reason(self, k: int, tokens: dict[int, float], num_rows: int, context: int) -> str:
-        even = self.costs.seconds(num_rows, k, context) / self.costs.seconds(num_rows, 0, context)
-        return (
-            f"k {k} would emit {tokens[k] / num_rows:.2f} tokens a cycle and breaks even at {even:.2f} "
-            f"({num_rows} rows, {context // num_rows} tokens each)"
-        )
-
     def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
-        self.overall.add(num_drafts, num_accepted)
+        self._fresh.append((num_drafts, num_accepted))
         if request.acceptance is not None:
             request.acceptance.add(num_drafts, num_accepted)
+
+    def _overall_rates(self) -> list[float]:
+        self.overall.add_all(self._fresh)
+        self._fresh = []
+        return self.overall.rates()
 
     def observe(self, seen: CycleSeen) -> None:
         disturbed = self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds)
@@ -245,6 +265,7 @@ class AutomaticControl:
             "k": self.decision.k,
             "why": self.decision.why,
             "switches": self.num_switches,
-            "acceptance": [round(rate, 4) for rate in self.overall.rates()],
+            "acceptance": [round(rate, 4) for rate in self._overall_rates()],
+            "calibration": self.calibration,
             "costs": self.costs.as_dict(),
         }

@@ -1,7 +1,8 @@
 """What cycles cost: seconds by number of rows, k and context, measured at start and corrected by what is seen.
 
 A cycle's time is taken as base + slope · context tokens of all its rows, for each (bucket, k): weights are read once
-whatever the context, keys and values once a token. What is observed later scales an entry as a whole.
+whatever the context, keys and values once a token. What is observed later scales an entry as a whole. Between measured
+k's and between measured buckets an entry is interpolated, outside them borrowed from the nearest, until it is seen.
 
 Legend: a bucket is a number of rows that a forward is padded to.
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from statistics import linear_regression
+from typing import Any, Literal
 
 FOLLOWING = 0.05
 """How far an observation moves an entry; the first ones move it more, to their mean."""
@@ -25,12 +28,16 @@ CERTAIN = 3
 class _Entry:
     base: float
     slope: float
+    source: Literal["measured", "seen", "interpolated", "borrowed"]
     scale: float = 1.0
     num_seen: int = 0
     num_outliers: int = 0
     """In a row."""
-    borrowed: bool = False
-    """Taken from a neighbour, and not seen yet."""
+    loose: bool = False
+    """Taken from other buckets, and not seen yet."""
+
+    def seconds(self, context: int) -> float:
+        return self.scale * (self.base + self.slope * context)
 
 
 class CostTable:
@@ -44,19 +51,23 @@ class CostTable:
     def __init__(self, buckets: Sequence[int], ks: Sequence[int]) -> None:
         assert ks[0] == 0
         self.buckets, self.ks = tuple(buckets), tuple(ks)
-        self._entries: dict[tuple[int, int], _Entry] = {}
+        self._rows: dict[int, dict[int, _Entry]] = {}
+        """By bucket, then k."""
 
     def set(self, bucket: int, k: int, points: Sequence[tuple[int, float]]) -> None:
-        """What was measured.
+        """What was measured; a line through it, which context never makes cheaper.
 
         Args:
             bucket: of `buckets`.
             k: of `ks`.
-            points: (context tokens of all rows together, seconds), one or two of them, contexts ascending.
+            points: (context tokens of all rows together, seconds), one or more.
         """
-        first, last = points[0], points[-1]
-        slope = max(0.0, (last[1] - first[1]) / (last[0] - first[0])) if last[0] > first[0] else 0.0
-        self._entries[bucket, k] = _Entry(max(1e-9, first[1] - slope * first[0]), slope)
+        contexts, times = zip(*points, strict=True)
+        slope = max(0.0, linear_regression(contexts, times).slope) if len(set(contexts)) > 1 else 0.0
+        base = (sum(times) - slope * sum(contexts)) / len(points)
+        row = self._rows.setdefault(bucket, {})
+        row[k] = _Entry(max(1e-9, base), slope, "measured")
+        self._interpolate_ks(row)
 
     def bucket(self, num_rows: int) -> int:
         """The bucket that holds so many rows."""
@@ -70,16 +81,22 @@ class CostTable:
             k: of `ks`.
             context: tokens of all rows together.
         """
-        entry = self._entry(num_rows, k)
-        expected = entry.scale * (entry.base + entry.slope * context)
-        return max(expected, self.seconds(num_rows, 0, context)) if k else expected
+        row = self._row(num_rows)
+        return max(row[0].seconds(context), row[k].seconds(context))
+
+    def by_k(self, num_rows: int, context: int) -> dict[int, float]:
+        """`seconds` of every k."""
+        row = self._row(num_rows)
+        plain = row[0].seconds(context)
+        return {k: max(plain, entry.seconds(context)) for k, entry in row.items()}
 
     def observe(self, num_rows: int, k: int, context: int, seconds: float) -> bool:
         """Corrects an entry by a cycle that ran; says whether it was left out as a disturbance."""
-        entry = self._entry(num_rows, k)
-        ratio = seconds / (entry.scale * (entry.base + entry.slope * context))
-        if entry.borrowed:
-            self._settle(self.bucket(num_rows), k, ratio)
+        row = self._row(num_rows)
+        entry = row[k]
+        ratio = seconds / entry.seconds(context)
+        if entry.loose:
+            self._settle(row, k, ratio, seconds - entry.slope * context)
             return False
         if 1.0 / OUTLIER < ratio < OUTLIER:
             entry.num_outliers = 0
@@ -91,28 +108,57 @@ class CostTable:
             entry.scale, entry.num_outliers, entry.num_seen = entry.scale * ratio, 0, 0
         return True
 
-    def _settle(self, bucket: int, k: int, ratio: float) -> None:
-        """A borrowed entry takes its first observation whole; those of its bucket that are still borrowed go along."""
-        for (other, other_k), entry in self._entries.items():
-            if other == bucket and entry.borrowed:
-                entry.scale *= ratio
-                entry.borrowed = other_k != k
+    def _settle(self, row: dict[int, _Entry], k: int, ratio: float, base: float) -> None:
+        """A loose entry takes its first observation whole, and those of its bucket that are loose follow.
 
-    def _entry(self, num_rows: int, k: int) -> _Entry:
-        """A bucket that was not measured begins with the figures of the nearest one below that was."""
+        More rows move the base: a token of context costs what it did. Between two k's that are known by now the others
+        are interpolated; outside, they keep their proportion to the nearest known one.
+        """
+        row[k].source, row[k].loose = "seen", False
+        base_ratio = base / row[k].base
+        known = self._known(row)
+        for other, entry in row.items():
+            if other == k or (entry.loose and k == min((abs(near - other), near) for near in known)[1]):
+                entry.base *= base_ratio if base > 0.0 else ratio
+                entry.slope *= 1.0 if base > 0.0 else ratio
+        self._interpolate_ks(row)
+
+    def loose(self, num_rows: int) -> frozenset[int]:
+        """The k's whose entries come from other buckets, and were not seen yet."""
+        return frozenset(k for k, entry in self._row(num_rows).items() if entry.loose)
+
+    def _row(self, num_rows: int) -> dict[int, _Entry]:
+        """What is known of so many rows, by k."""
         bucket = self.bucket(num_rows)
-        if (bucket, k) not in self._entries:
-            self._borrow(bucket)
-        return self._entries[bucket, k]
+        row = self._rows.setdefault(bucket, {})
+        if len(row) < len(self.ks):
+            self._from_buckets(bucket, row)
+        return row
 
-    def _borrow(self, bucket: int) -> None:
-        """All missing entries of a bucket, from the nearest one below, or above, that has them."""
+    def _known(self, row: dict[int, _Entry]) -> list[int]:
+        """The k's that were measured or seen."""
+        return sorted(k for k, entry in row.items() if entry.source in ("measured", "seen"))
+
+    def _interpolate_ks(self, row: dict[int, _Entry]) -> None:
+        """What lies between known k's of one bucket: drafts come one after another, so time grows evenly."""
+        for first, last in pairwise(self._known(row)):
+            for k in self.ks[self.ks.index(first) + 1 : self.ks.index(last)]:
+                before = row.get(k)
+                if before is None or before.loose:
+                    row[k] = _between(row[first], row[last], (k - first) / (last - first))
+                    row[k].loose = before is not None
+
+    def _from_buckets(self, bucket: int, row: dict[int, _Entry]) -> None:
+        """All missing entries of a bucket, from the nearest ones below and above that have them."""
         for k in self.ks:
-            known = sorted(b for b, of in self._entries if of == k)
-            if (bucket, k) not in self._entries and known:
-                nearest = max((b for b in known if b <= bucket), default=known[0])
-                entry = self._entries[nearest, k]
-                self._entries[bucket, k] = _Entry(entry.base, entry.slope, entry.scale, borrowed=True)
+            known = sorted(other for other, entries in self._rows.items() if k in entries)
+            if not known or k in row:
+                continue
+            at = bisect_left(known, bucket)
+            below, above = known[max(0, at - 1)], known[min(at, len(known) - 1)]
+            part = (bucket - below) / (above - below) if below < above else 0.0
+            row[k] = _between(self._rows[below][k], self._rows[above][k], part)
+            row[k].loose, row[k].source = True, "interpolated" if below < above else "borrowed"
 
     def as_dict(self) -> list[dict[str, Any]]:
         """One row an entry, for JSON; times in milliseconds."""
@@ -120,9 +166,18 @@ class CostTable:
             {
                 "bucket": bucket,
                 "k": k,
+                "source": entry.source,
                 "base_ms": round(1e3 * entry.base * entry.scale, 4),
                 "us_per_1k_context": round(1e9 * entry.slope * entry.scale, 4),
                 "observed_over_measured": round(entry.scale, 4),
             }
-            for (bucket, k), entry in sorted(self._entries.items())
+            for bucket, row in sorted(self._rows.items())
+            for k, entry in sorted(row.items())
         ]
+
+
+def _between(first: _Entry, last: _Entry, part: float) -> _Entry:
+    """What lies `part` of the way from one entry to another, both as they are known by now."""
+    base = first.base * first.scale * (1.0 - part) + last.base * last.scale * part
+    slope = first.slope * first.scale * (1.0 - part) + last.slope * last.scale * part
+    return _Entry(base, slope, "interpolated")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.attention import PagedAttend
-from outpace.kernels.kv import slots_of
+from outpace.kernels.kv import places
 from outpace.kernels.sample import Sampling, choose
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
@@ -20,13 +20,17 @@ from outpace.speculation.state import State
 
 def draft(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: Sampling, k: int) -> Tensor:
     """Target ids that the drafter proposes after each row's last token, int64 [B, k], k ≥ 1."""
+    assert pair.drafter_cache is not None
     length_B, first_B = state.length_R[rows_B], state.first_R[rows_B]
     hidden_B1H, out_B1H = _pending(pair, state, rows_B, table_BP, length_B, first_B)
-    drafts = [_propose(pair, out_B1H, sampling, length_B + 1)]
+    drafts = [_propose(pair, out_B1H, sampling, length_B, 1)]
     for step in range(1, k):
-        start_B = length_B + step
-        hidden_B1H, out_B1H = run_drafter(pair, drafts[-1], hidden_B1H, table_BP, start_B, start_B[:, None], first_B)
-        drafts.append(_propose(pair, out_B1H, sampling, start_B + 1))
+        position_B1, slot_B1 = places(length_B, 1, None, table_BP, pair.drafter_cache.page_size, ahead=step)
+        start_B = position_B1[:, 0]
+        hidden_B1H, out_B1H = run_drafter(
+            pair, drafts[-1], hidden_B1H, table_BP, start_B, position_B1, slot_B1, first_B
+        )
+        drafts.append(_propose(pair, out_B1H, sampling, length_B, step + 1))
     return torch.cat(drafts, dim=1)
 
 
@@ -34,13 +38,13 @@ def _pending(
     pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, length_B: Tensor, first_B: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Feeds the pending tokens; returns hidden state and output at the newest of them, [B, 1, H] each."""
+    assert pair.drafter_cache is not None
     pending_B = state.num_pending_R[rows_B]
     tokens_BW = state.pending_tokens_RW[rows_B]
-    start_B = length_B - pending_B + 1
-    offset_W = torch.arange(tokens_BW.shape[1], device=rows_B.device)
-    slot_positions = torch.where(offset_W < pending_B[:, None], start_B[:, None] + offset_W, -1)
     pending_BWH = state.pending_hidden_RWH[rows_B]
-    hidden_BWH, out_BWH = run_drafter(pair, tokens_BW, pending_BWH, table_BP, start_B, slot_positions, first_B)
+    start_B = length_B - pending_B + 1
+    positions_BW, slots_BW = places(start_B, tokens_BW.shape[1], pending_B, table_BP, pair.drafter_cache.page_size)
+    hidden_BWH, out_BWH = run_drafter(pair, tokens_BW, pending_BWH, table_BP, start_B, positions_BW, slots_BW, first_B)
     newest = (pending_B - 1).clamp(min=0)[:, None, None]
     return (
         hidden_BWH.gather(1, newest.expand(-1, 1, hidden_BWH.shape[2])),
@@ -54,7 +58,8 @@ def run_drafter(
     hidden_BSH: Tensor,
     table_BP: Tensor,
     start_B: Tensor,
-    slot_positions_BS: Tensor,
+    positions_BS: Tensor,
+    slots_BS: Tensor,
     first_B: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """One drafter forward: entry s joins token s with what comes before it, and is kept at its slot.
@@ -64,21 +69,20 @@ def run_drafter(
         hidden_BSH: for each, the fused feature of the position before, or the drafter's own state of the step before.
         table_BP: page tables.
         start_B: position of the first token.
-        slot_positions_BS: positions at which entries are kept, -1 keeps nothing.
+        positions_BS: start, start + 1, …
+        slots_BS: where entries are kept; padding goes to the trash page.
         first_B: lowest slot that each row's drafter sees.
 
     Returns:
         The next step's hidden states and the outputs, [B, S, H] each.
     """
     assert pair.drafter is not None and pair.drafter_cache is not None
-    slots_BS = slots_of(slot_positions_BS, table_BP, pair.drafter_cache.page_size)
     attend = PagedAttend(pair.drafter_cache, table_BP, start_B, slots_BS, (None,), first_B)
-    rope_BS = (slot_positions_BS - 1).clamp(min=0)
-    return pair.drafter(tokens_BS, hidden_BSH, rope_BS, attend)
+    return pair.drafter(tokens_BS, hidden_BSH, positions_BS, attend, ahead=-1)
 
 
-def _propose(pair: Pair, out_B1H: Tensor, sampling: Sampling, position_B: Tensor) -> Tensor:
-    """The token that the drafter would put at a position, under the same noise as the target; [B, 1]."""
+def _propose(pair: Pair, out_B1H: Tensor, sampling: Sampling, length_B: Tensor, ahead: int) -> Tensor:
+    """The token that the drafter would put at position length + ahead, under the target's own noise; [B, 1]."""
     assert pair.drafter is not None
-    ids_V = pair.drafter.target_ids_V
-    return ids_V[choose(pair.drafter.logits(out_B1H), sampling, position_B[:, None], ids_V)]
+    logits_B1V = pair.drafter.logits(out_B1H)
+    return choose(logits_B1V, sampling, length_B[:, None], pair.drafter.target_ids_V, ahead=ahead)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from outpace.kernels.kv import KVCache
 from outpace.models.drafter import Drafter
@@ -48,7 +47,7 @@ class Pair:
     def taps(self) -> tuple[int, ...]:
         return self.drafter.wiring.aux_boundaries if self.drafter is not None else ()
 
-    def draftable(self, length_B: Tensor) -> Tensor:
-        """Drafts that fit behind each length before the drafter's position limit, at least 0."""
-        assert self.drafter is not None
-        return (self.drafter.wiring.max_positions - length_B).clamp(min=0)
+    @property
+    def max_drafted(self) -> int:
+        """Drafts stand only before this position."""
+        return self.drafter.wiring.max_positions if self.drafter is not None else 0

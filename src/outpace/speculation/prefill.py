@@ -8,10 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outpace.kernels.kv import places
 from outpace.kernels.sample import Sampling, choose
 from outpace.speculation.draft import run_drafter
 from outpace.speculation.pair import Pair
-from outpace.speculation.state import Chosen, State
+from outpace.speculation.state import State
 from outpace.speculation.verify import verify
 
 
@@ -25,7 +26,7 @@ def prefill(
     sampling: Sampling,
     *,
     fills_drafter: bool,
-) -> Chosen:
+) -> Tensor:
     """Computes one chunk a row and the token after it, which counts only where the prompt ends with the chunk.
 
     Args:
@@ -37,25 +38,27 @@ def prefill(
         table_BP: page tables, cut to the pages in reach.
         sampling: settings of the rows.
         fills_drafter: fill the drafter's cache too.
+
+    Returns:
+        int64 [B, 2]: ones, then the tokens.
     """
     start_B = state.length_R[rows_B]
-    offset_S = torch.arange(tokens_BS.shape[1], device=rows_B.device)
-    kept = offset_S < num_tokens_B[:, None]
-    slot_positions_BS = torch.where(kept, start_B[:, None] + offset_S, -1)
-    verified = verify(pair, state, tokens_BS, table_BP, start_B, slot_positions_BS, with_features=fills_drafter)
+    positions_BS, slots_BS = places(start_B, tokens_BS.shape[1], num_tokens_B, table_BP, pair.cache.page_size)
+    verified = verify(pair, state, tokens_BS, table_BP, start_B, positions_BS, slots_BS, with_features=fills_drafter)
     end_B = start_B + num_tokens_B
     logits_B1V = pair.target.logits(last_of(verified.hidden_BSH, num_tokens_B))
     tokens_B1 = choose(logits_B1V, sampling, end_B[:, None])
     if verified.fused_BSH is not None:
         carried_B1H = state.pending_hidden_RWH[rows_B, :1]
         before_BSH = torch.cat((carried_B1H, verified.fused_BSH[:, :-1]), dim=1)
-        run_drafter(pair, tokens_BS, before_BSH, table_BP, start_B, slot_positions_BS, state.first_R[rows_B])
+        first_B = state.first_R[rows_B]
+        run_drafter(pair, tokens_BS, before_BSH, table_BP, start_B, positions_BS, slots_BS, first_B)
         state.pending_hidden_RWH[rows_B, 0] = last_of(verified.fused_BSH, num_tokens_B)[:, 0]
         state.pending_tokens_RW[rows_B, 0] = tokens_B1[:, 0]
     state.num_pending_R[rows_B] = 1
     state.length_R[rows_B] = end_B
     state.last_token_R[rows_B] = tokens_B1[:, 0]
-    return Chosen(tokens_B1, torch.ones_like(end_B))
+    return torch.cat((torch.ones_like(tokens_B1), tokens_B1), dim=1)
 
 
 def last_of(x_BSH: Tensor, num_tokens_B: Tensor) -> Tensor:

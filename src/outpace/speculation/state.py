@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outpace.kernels.accept import Ledger
 from outpace.kernels.sample import Sampling
 from outpace.types import Changes, RowSettings, SamplingKind
 
@@ -28,14 +29,6 @@ def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) 
     """Host numbers as a tensor on the device; to a GPU through pinned memory, so that the host does not wait."""
     tensor = torch.tensor(values, dtype=dtype)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What a forward chose, still on the device: the first `num_emitted_B[b]` tokens of each row count."""
-
-    tokens_BS: Tensor
-    num_emitted_B: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +57,8 @@ class State:
     top_p_R: Tensor
     min_p_R: Tensor
     seed_R: Tensor
-    chance_K: Tensor | None
-    """By place, the chance that a draft is accepted, where that is simulated. Never written."""
+    chance_RK: Tensor | None
+    """By row and place, the chance that a draft is accepted, where that is simulated. Never written."""
 
     @classmethod
     def allocate(
@@ -104,7 +97,7 @@ class State:
             top_p_R=floats(R),
             min_p_R=floats(R),
             seed_R=ints(R),
-            chance_K=_chances(chances, max_k, device),
+            chance_RK=_chances(chances, R, max_k, device),
         )
 
     @property
@@ -147,20 +140,35 @@ class State:
             rows, columns = upload(hits, self.device).unbind(1)
             self.pending_hidden_RWH[rows, 0] = self.boundary_PH[self.page_table_RP[rows, columns]]
 
+    def ledger(self, max_positions: int) -> Ledger:
+        """What acceptance moves; drafts stand only before `max_positions`."""
+        return Ledger(
+            length_R=self.length_R,
+            last_token_R=self.last_token_R,
+            num_pending_R=self.num_pending_R,
+            pending_tokens_RW=self.pending_tokens_RW,
+            max_k_R=self.max_k_R,
+            seed_R=self.seed_R,
+            chance_RK=self.chance_RK,
+            max_positions=max_positions,
+        )
+
     def sampling(self, rows_B: Tensor, kind: SamplingKind) -> Sampling:
-        """Sampling settings of some rows, and the work that the whole batch takes."""
+        """Sampling settings of some rows, and the work that the whole batch takes. Greedily, none is read."""
+        every = slice(None) if kind is SamplingKind.GREEDY else rows_B
         return Sampling(
-            temperature_B=self.temperature_R[rows_B],
-            top_k_B=self.top_k_R[rows_B],
-            top_p_B=self.top_p_R[rows_B],
-            min_p_B=self.min_p_R[rows_B],
-            seed_B=self.seed_R[rows_B],
+            temperature_B=self.temperature_R[every],
+            top_k_B=self.top_k_R[every],
+            top_p_B=self.top_p_R[every],
+            min_p_B=self.min_p_R[every],
+            seed_B=self.seed_R[every],
             kind=kind,
         )
 
 
-def _chances(given: Sequence[float], max_k: int, device: torch.device) -> Tensor | None:
+def _chances(given: Sequence[float], num_rows: int, max_k: int, device: torch.device) -> Tensor | None:
     """The last chance holds for all places behind."""
     if not given or not max_k:
         return None
-    return torch.tensor([given[min(place, len(given) - 1)] for place in range(max_k)], device=device)
+    chances = [given[min(place, len(given) - 1)] for place in range(max_k)]
+    return torch.tensor([chances] * num_rows, device=device)

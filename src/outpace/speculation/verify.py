@@ -11,17 +11,21 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.attention import PagedAttend
-from outpace.kernels.kv import TRASH_PAGE, slots_of
+from outpace.kernels.kv import TRASH_PAGE, keep_boundaries
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Target hidden states after the final norm, and the drafter's fused features of the same positions if asked."""
+    """What the target made of the tokens."""
 
     hidden_BSH: Tensor
+    """After the final norm."""
+    logits_BSV: Tensor | None
+    """If asked."""
     fused_BSH: Tensor | None
+    """The drafter's fused features of the same positions, if asked."""
 
 
 def verify(
@@ -30,9 +34,11 @@ def verify(
     tokens_BS: Tensor,
     table_BP: Tensor,
     start_B: Tensor,
-    slot_positions_BS: Tensor,
+    positions_BS: Tensor,
+    slots_BS: Tensor,
     *,
     with_features: bool,
+    with_logits: bool = False,
     writes_target: bool = True,
 ) -> Verified:
     """Runs the target over the tokens, stores their K/V, and keeps the boundary features of pages they complete.
@@ -43,27 +49,21 @@ def verify(
         tokens_BS: token ids.
         table_BP: page tables, cut to the pages in reach.
         start_B: position of each row's first token.
-        slot_positions_BS: position under which each token is kept, -1 for padding.
+        positions_BS: start, start + 1, …
+        slots_BS: where each token is kept; padding goes to the trash page.
         with_features: tap the target and fuse for the drafter.
+        with_logits: compute the logits of all places.
         writes_target: store the K/V; if not, they are there already.
     """
     page_size = pair.cache.page_size
-    slots_BS = slots_of(slot_positions_BS, table_BP, page_size)
     written_BS = slots_BS if writes_target else torch.full_like(slots_BS, TRASH_PAGE)
     attend = PagedAttend(pair.cache, table_BP, start_B, written_BS, pair.target.config.windows)
-    positions_BS = start_B[:, None] + torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
     taps = pair.taps if with_features else ()
     hidden_BSH, features_BSF = pair.target(tokens_BS, positions_BS, attend, taps)
+    logits_BSV = pair.target.logits(hidden_BSH) if with_logits else None
     if features_BSF is None:
-        return Verified(hidden_BSH, None)
+        return Verified(hidden_BSH, logits_BSV, None)
     assert pair.drafter is not None
     fused_BSH = pair.drafter.fuse(features_BSF)
-    _keep_boundaries(state, fused_BSH, slots_BS, page_size)
-    return Verified(hidden_BSH, fused_BSH)
-
-
-def _keep_boundaries(state: State, fused_BSH: Tensor, slots_BS: Tensor, page_size: int) -> None:
-    """A rejected token may leave a wrong feature; the accepted one at its place comes later and overwrites it."""
-    completes = slots_BS.remainder(page_size) == page_size - 1
-    pages = torch.where(completes, torch.div(slots_BS, page_size, rounding_mode="floor"), TRASH_PAGE)
-    state.boundary_PH.index_copy_(0, pages.flatten(), fused_BSH.flatten(0, 1))
+    keep_boundaries(state.boundary_PH, fused_BSH, slots_BS, page_size)
+    return Verified(hidden_BSH, logits_BSV, fused_BSH)

@@ -17,6 +17,8 @@ from outpace.models.drafter import Drafter
 from outpace.models.registry import LoadedTarget
 from outpace.training.limits import MAX_RUN_SEED, check_limits
 
+PAGE_SIZE = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateConfig:
@@ -78,12 +80,13 @@ def validate(
     prompts = [list(ids) for ids in prompt_ids[: config.num_prompts]]
     limit = target.config.max_positions
     longest = min(limit, max(map(len, prompts)) + config.max_tokens + config.k + 1)
-    pages = -(-longest // EngineConfig().page_size) * config.max_rows + 2
+    pages = -(-longest // PAGE_SIZE) * config.max_rows + 2
     engine_config = EngineConfig(
         k=config.k,
         control="fixed",
         max_rows=config.max_rows,
         max_context=longest,
+        page_size=PAGE_SIZE,
         num_pages=pages,
         prefill_chunk=4096,
         prefix_reuse=False,

@@ -16,7 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outpace.kernels.gpu import activation, attention, norm, rope, sample
+from outpace.kernels.gpu import activation, attention, decode, linear, norm, places, rope, sample, settle
+from outpace.kernels.gpu import splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -35,29 +36,62 @@ def pointers(kernel, model, **others):
 
 
 for model in (FLOAT, "*bf16"):
-    for has_delta in (True, False):
+    for parts in (0, 1, 2):
         kernel = norm._add_rms_norm
-        compile(kernel, pointers(kernel, model), HAS_DELTA=has_delta, BLOCK=1024)
-    compile(activation._silu_mul, pointers(activation._silu_mul, model), BLOCK=1024)
+        kinds = pointers(kernel, model) | ({"delta_ptr": FLOAT} if parts > 1 else {})
+        compile(kernel, kinds, PARTS=parts, BLOCK=1024, PDL=True)
+    compile(norm._embed_and_norm, pointers(norm._embed_and_norm, model, token_ptr=INT), BLOCK=1024)
+    compile(activation._silu_mul, pointers(activation._silu_mul, model), BLOCK=1024, PDL=True)
+    kernel = rope._angles
+    compile(kernel, pointers(kernel, model, position_ptr=INT, freq_ptr=FLOAT), D=128, BLOCK=128)
     for norms in (True, False):
         kernel = rope._turn_and_store
-        compile(kernel, pointers(kernel, model, slot_ptr=INT), H=32, N=8, D=128, NORMS=norms, BLOCK=128)
+        compile(kernel, pointers(kernel, model, slot_ptr=INT), H=32, N=8, D=128, NORMS=norms, BLOCK=128, PDL=True)
     for sampled in (True, False):
         kernel = sample._best_of_split
-        kinds = pointers(kernel, INT, logits_ptr=model, temperature_ptr=FLOAT, score_ptr=FLOAT)
-        compile(kernel, kinds, SPLITS=24, HAS_IDS=sampled, SAMPLED=sampled, BLOCK=2048)
+        kinds = pointers(kernel, INT, logits_ptr=model, temperature_ptr=FLOAT, score_ptr=FLOAT, min_p_ptr=FLOAT)
+        kinds |= {"peak_ptr": FLOAT, "cut_ptr": "*i32"}
+        compile(kernel, kinds, SPLITS=24, HAS_IDS=sampled, SAMPLED=sampled, CUT=sampled, BLOCK=2048, PDL=True)
+    kernel = truncate._cut
+    kinds = pointers(kernel, FLOAT, logits_ptr=model, top_k_ptr=INT, cut_ptr="*i32")
+    compile(kernel, kinds, FIXED_POINT=2.0**40, LOWEST=-(2**31), BLOCK=4096, PDL=True)
     kernel = attention._attend
-    for splits, out, has_first, window in ((8, FLOAT, True, 0), (1, model, False, 4096)):
-        kinds = pointers(kernel, FLOAT, q_ptr=model, k_ptr=model, v_ptr=model, out_ptr=out)
-        kinds |= {"table_ptr": INT, "start_ptr": INT, "first_ptr": INT}
+    for has_first, window in ((True, 0), (False, 4096)):
+        kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, first_ptr=INT)
         compile(
-            kernel, kinds, WINDOW=window, HAS_FIRST=has_first, G=4, D=128, PAGE=16, SPLITS=splits, BLOCK_M=16,
-            BLOCK_T=64, BLOCK_D=128, PRECISION="ieee" if model == FLOAT else None,
+            kernel, kinds, WINDOW=window, HAS_FIRST=has_first, G=4, D=128, PAGE=16, BLOCK_M=16, BLOCK_T=64,
+            BLOCK_D=128, PRECISION="ieee" if model == FLOAT else None, PDL=True,
         )
-    kernel = attention._join
-    compile(kernel, pointers(kernel, FLOAT, out_ptr=model), D=128, SPLITS=8, BLOCK_C=8, BLOCK_D=128)
-kernel = sample._best_of_all
-compile(kernel, pointers(kernel, INT, score_ptr=FLOAT), SPLITS=24, BLOCK=32)
+    for splits, parts, has_first, window in ((8, 2, True, 0), (1, 1, False, 4096)):
+        kernel = decode._decode
+        kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, first_ptr=INT, slot_ptr=INT)
+        kinds |= {"peak_ptr": FLOAT, "total_ptr": FLOAT}
+        kinds |= {"qkv_ptr": FLOAT if parts > 1 else model, "out_ptr": FLOAT if splits > 1 else model}
+        compile(
+            kernel, kinds, PARTS=parts, NORMS=has_first, WINDOW=window, HAS_FIRST=has_first, G=4, N=8, D=128, PAGE=16,
+            SPLITS=splits, BLOCK_M=16, BLOCK_S=1, BLOCK_T=64, BLOCK_D=128,
+            PRECISION="ieee" if model == FLOAT else None, PDL=True,
+        )
+    kernel = splits_.join
+    kinds = pointers(kernel, FLOAT, out_ptr=model, start_ptr=INT, first_ptr=INT)
+    compile(kernel, kinds, WINDOW=0, HAS_FIRST=True, H=32, D=128, SPLITS=8, BLOCK_C=8, BLOCK_T=64, BLOCK_D=128,
+            PDL=True)
+    compile(settle._keep_boundaries, pointers(settle._keep_boundaries, model, slot_ptr=INT), PAGE=16, BLOCK=2048)
+kernel = linear._multiply
+for gated in (True, False):
+    for rows in (16, 64):
+        compile(
+            kernel, pointers(kernel, "*bf16"), GATED=gated, HAS_BIAS=not gated, EVEN=gated, BLOCK_M=rows, BLOCK_N=64,
+            BLOCK_K=128, STAGES=3, PDL=True,
+        )
+kernel = settle._settle
+for k, chance in ((0, False), (3, False), (3, True)):
+    compile(kernel, pointers(kernel, INT, chance_ptr=FLOAT), K=k, HAS_CHANCE=chance, BLOCK=4)
+for has_kept in (True, False):
+    compile(places._places, pointers(places._places, INT), HAS_KEPT=has_kept, PAGE=16, BLOCK=4)
+for has_ids in (True, False):
+    kernel = sample._best_of_all
+    compile(kernel, pointers(kernel, INT, score_ptr=FLOAT), HAS_IDS=has_ids, SPLITS=24, BLOCK=32, PDL=True)
 """
 
 

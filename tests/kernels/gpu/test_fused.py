@@ -62,9 +62,12 @@ def test_choices_are_the_references(num_ids: int, with_ids: bool) -> None:
     greedy = (temperature == 0)[:, None, None]
     scores = torch.where(greedy, logits, logits / temperature.clamp(min=1e-9)[:, None, None] + noise)
     found = choose(logits, temperature, seed, positions, ids, sampled=True, greedy_below=GREEDY_BELOW)
-    assert torch.equal(found, scores.argmax(-1))
+    names = torch.arange(num_ids, device=DEVICE) if ids is None else ids
+    assert torch.equal(found, names[scores.argmax(-1)])
+    before = choose(logits, temperature, seed, positions - 3, ids, sampled=True, greedy_below=GREEDY_BELOW, ahead=3)
+    assert torch.equal(before, found)
     plain = choose(logits, temperature, seed, positions, ids, sampled=False, greedy_below=GREEDY_BELOW)
-    assert torch.equal(plain, logits.argmax(-1))
+    assert torch.equal(plain, names[logits.argmax(-1)])
 
 
 def test_the_first_of_equal_logits_is_taken() -> None:

@@ -10,11 +10,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+
 _BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul(gate_up_ptr, out_ptr, width, BLOCK: tl.constexpr):
+def _silu_mul(gate_up_ptr, out_ptr, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    launch_next(PDL)
+    wait(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = column < width
@@ -30,5 +34,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     width = gate_up.shape[-1] // 2
     out = torch.empty((*gate_up.shape[:-1], width), dtype=gate_up.dtype, device=gate_up.device)
     num_rows = out.numel() // width
-    _silu_mul[(num_rows, triton.cdiv(width, _BLOCK))](gate_up, out, width, BLOCK=_BLOCK, num_warps=4)
+    grid = (num_rows, triton.cdiv(width, _BLOCK))
+    _silu_mul[grid](gate_up, out, width, BLOCK=_BLOCK, num_warps=4, **overlapped(gate_up.device))
     return out

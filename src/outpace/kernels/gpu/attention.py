@@ -1,10 +1,9 @@
-"""Paged attention on a GPU: reads lengths and page tables on the device, so its launch never depends on them.
+"""Paged attention of many tokens a row: prefill and catch-up. Few tokens a row are `decode.py`'s.
 
-One program attends for the queries that share a KV head, all S tokens of a row packed into tiles of queries: verify
-reads the past once, as a plain step does. Long pasts are cut into splits, so that few rows still fill the GPU; a second
-kernel joins the splits' softmaxes. `attention.py` holds the reference.
+Lengths and page tables are read on the device, so a launch never depends on them. One program attends for a tile of the
+queries that share a KV head. `kernels/attention.py` holds the reference.
 
-Shapes: B rows, S tokens a row, P pages a row, H query heads, G of them per KV head, D head dimension, C splits.
+Shapes: B rows, S tokens a row, P pages a row, H query heads, G of them per KV head, D head dimension.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -17,12 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+
 _LOG2_E = 1.4426950408889634
 _BLOCK_T = 64
 """Positions of the past that a program reads at a time."""
-_MIN_SPLIT = 4 * _BLOCK_T
-_PROGRAMS = 528
-"""Enough to fill the largest GPUs: four on each of 132 multiprocessors."""
 
 
 @triton.jit
@@ -34,8 +32,6 @@ def _attend(
     start_ptr,
     first_ptr,
     out_ptr,
-    peak_ptr,
-    total_ptr,
     num_tokens,
     num_pages,
     q_stride_b,
@@ -48,19 +44,20 @@ def _attend(
     G: tl.constexpr,
     D: tl.constexpr,
     PAGE: tl.constexpr,
-    SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    """One tile of queries against one split of the past. Query m of a KV head is head m % G of token m // G."""
-    tile = tl.program_id(0) // SPLITS
-    split = tl.program_id(0) % SPLITS
+    """One tile of queries against the past. Query m of a KV head is head m % G of token m // G."""
+    launch_next(PDL)
+    tile = tl.program_id(0)
     kv_head = tl.program_id(1)
     row = tl.program_id(2)
     num_heads = tl.num_programs(1) * G
 
+    wait(PDL)
     start = tl.load(start_ptr + row).to(tl.int32)
     m = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     token_M = m // G
@@ -77,9 +74,6 @@ def _attend(
     end = start + tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // G + 1, num_tokens)
     end = tl.minimum(end, num_pages * PAGE)
     begin = begin // BLOCK_T * BLOCK_T
-    share = tl.cdiv(tl.cdiv(end - begin, BLOCK_T), SPLITS) * BLOCK_T
-    begin += split * share
-    end = tl.minimum(begin + share, end)
 
     d = tl.arange(0, BLOCK_D)
     real_D = d < D
@@ -109,42 +103,10 @@ def _attend(
         out_MD = tl.dot(weight_MT.to(v_TD.dtype), v_TD, out_MD * fade_M[:, None], input_precision=PRECISION)
         peak_M = new_M
 
-    place_M = ((split * tl.num_programs(2) + row).to(tl.int64) * num_tokens + token_M) * num_heads + head_M
+    place_M = (row.to(tl.int64) * num_tokens + token_M) * num_heads + head_M
     kept_MD = live_M[:, None] & real_D[None, :]
-    if SPLITS == 1:
-        out_MD = out_MD / tl.where(total_M == 0.0, 1.0, total_M)[:, None]
-    else:
-        tl.store(peak_ptr + place_M, peak_M, mask=live_M)
-        tl.store(total_ptr + place_M, total_M, mask=live_M)
+    out_MD = out_MD / tl.where(total_M == 0.0, 1.0, total_M)[:, None]
     tl.store(out_ptr + place_M[:, None] * D + d[None, :], out_MD.to(out_ptr.dtype.element_ty), mask=kept_MD)
-
-
-@triton.jit
-def _join(
-    part_ptr,
-    peak_ptr,
-    total_ptr,
-    out_ptr,
-    num_queries,
-    D: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    """The softmax over all splits of one query: each part counts by its peak and total."""
-    query = tl.program_id(0).to(tl.int64)
-    c = tl.arange(0, BLOCK_C)
-    d = tl.arange(0, BLOCK_D)
-    live_C = c < SPLITS
-    place_C = c * num_queries + query
-    peak_C = tl.load(peak_ptr + place_C, mask=live_C, other=float("-inf"))
-    total_C = tl.load(total_ptr + place_C, mask=live_C, other=0.0)
-    part_CD = tl.load(part_ptr + place_C[:, None] * D + d[None, :], mask=live_C[:, None] & (d < D)[None, :], other=0.0)
-    peak = tl.max(peak_C, 0)
-    share_C = tl.exp2(peak_C - tl.where(peak == float("-inf"), 0.0, peak))
-    total = tl.sum(share_C * total_C, 0)
-    out_D = tl.sum(share_C[:, None] * part_CD, 0) / tl.where(total == 0.0, 1.0, total)
-    tl.store(out_ptr + query * D + d, out_D.to(out_ptr.dtype.element_ty), mask=d < D)
 
 
 def paged_attention(
@@ -157,7 +119,6 @@ def paged_attention(
     page_size: int,
     window: int | None,
     first_B: Tensor | None = None,
-    max_splits: int | None = None,
 ) -> Tensor:
     """Causal softmax attention of S tokens a row over its pages, [B, S, H, D], with scale 1/sqrt(D).
 
@@ -170,35 +131,22 @@ def paged_attention(
         page_size: slots a page.
         window: how many positions a token sees, its own among them; None is all.
         first_B: int64 lowest position that each row sees, None for 0; a token before it sees itself.
-        max_splits: most splits of the past; None chooses by how many programs there are without.
     """
     B, S, H, D = q_BSHD.shape
     num_kv_heads = keys_NHD.shape[1]
     G = H // num_kv_heads
     block_m = min(64, max(16, triton.next_power_of_2(G * S)))
     num_tiles = triton.cdiv(G * S, block_m)
-    if max_splits is None:
-        reach = page_table_BP.shape[1] * page_size
-        max_splits = min(_PROGRAMS // (B * num_kv_heads * num_tiles), reach // _MIN_SPLIT)
-    splits = 1 << (max(1, max_splits).bit_length() - 1)  # a power of two: each number is a compilation
     out_BSHD = torch.empty((B, S, H, D), dtype=q_BSHD.dtype, device=q_BSHD.device)
-    if splits == 1:
-        parts, peaks, totals = out_BSHD, out_BSHD, out_BSHD  # written and read by nobody but `out`
-    else:
-        parts = torch.empty((splits, B, S, H, D), dtype=torch.float32, device=q_BSHD.device)
-        peaks = torch.empty((splits, B, S, H), dtype=torch.float32, device=q_BSHD.device)
-        totals = torch.empty_like(peaks)
     block_d = max(16, triton.next_power_of_2(D))
-    _attend[(num_tiles * splits, num_kv_heads, B)](
+    _attend[(num_tiles, num_kv_heads, B)](
         q_BSHD,
         keys_NHD,
         values_NHD,
         page_table_BP,
         start_B,
         start_B if first_B is None else first_B,
-        parts,
-        peaks,
-        totals,
+        out_BSHD,
         S,
         page_table_BP.shape[1],
         *q_BSHD.stride()[:3],
@@ -209,24 +157,11 @@ def paged_attention(
         G=G,
         D=D,
         PAGE=page_size,
-        SPLITS=splits,
         BLOCK_M=block_m,
         BLOCK_T=_BLOCK_T,
         BLOCK_D=block_d,
         PRECISION="ieee" if q_BSHD.dtype == torch.float32 else None,
         num_warps=4,
+        **overlapped(q_BSHD.device),
     )
-    if splits > 1:
-        _join[(B * S * H,)](
-            parts,
-            peaks,
-            totals,
-            out_BSHD,
-            B * S * H,
-            D=D,
-            SPLITS=splits,
-            BLOCK_C=triton.next_power_of_2(splits),
-            BLOCK_D=block_d,
-            num_warps=1,
-        )
     return out_BSHD

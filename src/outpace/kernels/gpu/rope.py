@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+
 
 @triton.jit
 def _turn_and_store(
@@ -34,7 +36,10 @@ def _turn_and_store(
     D: tl.constexpr,
     NORMS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    launch_next(PDL)
+    wait(PDL)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     d = tl.arange(0, BLOCK)
@@ -65,6 +70,40 @@ def _turn_and_store(
             tl.store(keys_ptr + (slot * N + head - H) * D + d, x, mask=real)
         else:
             tl.store(values_ptr + (slot * N + head - H - N) * D + d, x, mask=real)
+
+
+@triton.jit
+def _angles(position_ptr, freq_ptr, cos_ptr, sin_ptr, scale, ahead, D: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, BLOCK)
+    real = d < D
+    position = tl.maximum(tl.load(position_ptr + place) + ahead, 0)
+    angle = position.to(tl.float32) * tl.load(freq_ptr + d % (D // 2), mask=real, other=0.0)
+    sin = tl.sin(angle) * scale
+    kind = cos_ptr.dtype.element_ty
+    tl.store(cos_ptr + place * D + d, (tl.cos(angle) * scale).to(kind), mask=real)
+    tl.store(sin_ptr + place * D + d, tl.where(d < D // 2, -sin, sin).to(kind), mask=real)
+
+
+def angles(
+    positions_BS: Tensor, inv_freq: Tensor, scale: float, dtype: torch.dtype, ahead: int
+) -> tuple[Tensor, Tensor]:
+    """cos and sin of positions + ahead, [B, S, 1, D] each in `dtype`, the first half of sin negated.
+
+    Args:
+        positions_BS: int64; what falls below 0 is taken for 0.
+        inv_freq: float32 [D / 2], radians a position.
+        scale: of both.
+        dtype: of what is returned.
+        ahead: added to the positions.
+    """
+    B, S = positions_BS.shape
+    D = 2 * inv_freq.shape[0]
+    cos = torch.empty((B, S, 1, D), dtype=dtype, device=positions_BS.device)
+    sin = torch.empty_like(cos)
+    block = triton.next_power_of_2(D)
+    _angles[(B * S,)](positions_BS.contiguous(), inv_freq, cos, sin, scale, ahead, D=D, BLOCK=block, num_warps=1)
+    return cos, sin
 
 
 def turn_and_store(
@@ -107,5 +146,6 @@ def turn_and_store(
         NORMS=norms is not None,
         BLOCK=triton.next_power_of_2(D),
         num_warps=1,
+        **overlapped(qkv_BSND.device),
     )
     return q_BSHD

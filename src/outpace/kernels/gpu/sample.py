@@ -16,6 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.truncate import ordered
+
 _BLOCK = 2048
 _PROGRAMS = 264
 """Two on each of 132 multiprocessors."""
@@ -29,23 +32,53 @@ def _mix(x):
 
 
 @triton.jit
+def keys(seed, position):
+    """What (seed, position) makes of the hash: a key and a salt."""
+    low = _mix((seed & 0xFFFFFFFF).to(tl.uint32))
+    high = _mix(((seed >> 32) & 0xFFFFFFFF).to(tl.uint32) ^ 0x5BD1E995)
+    key = _mix((position & 0xFFFFFFFF).to(tl.uint32) + low)
+    return key, _mix(key ^ high)
+
+
+@triton.jit
+def noise(key, salt, ids):
+    """Uniform noise, never 0 and never 1; `outpace.kernels.sample.uniform`."""
+    x = _mix(_mix(ids ^ key) + salt)
+    return ((x >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+
+
+@triton.jit
+def uniform(seed, position, ids):
+    """Uniform noise of (seed, position, id)."""
+    key, salt = keys(seed, position)
+    return noise(key, salt, ids)
+
+
+@triton.jit
 def _best_of_split(
     logits_ptr,
     temperature_ptr,
     seed_ptr,
     position_ptr,
+    cut_ptr,
+    peak_ptr,
+    min_p_ptr,
     ids_ptr,
     score_ptr,
     index_ptr,
     num_ids,
     num_positions,
-    row_stride,
+    ahead,
     greedy_below,
     SPLITS: tl.constexpr,
     HAS_IDS: tl.constexpr,
     SAMPLED: tl.constexpr,
+    CUT: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    launch_next(PDL)
+    wait(PDL)
     place = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     row = place // num_positions
@@ -57,12 +90,11 @@ def _best_of_split(
         given = tl.load(temperature_ptr + row)
         noisy = given >= greedy_below
         temperature = tl.where(noisy, given, 1.0)
-        seed = tl.load(seed_ptr + row)
-        low = _mix((seed & 0xFFFFFFFF).to(tl.uint32))
-        high = _mix(((seed >> 32) & 0xFFFFFFFF).to(tl.uint32) ^ 0x5BD1E995)
-        position = (tl.load(position_ptr + place) & 0xFFFFFFFF).to(tl.uint32)
-        key = _mix(position + low)
-        salt = _mix(key ^ high)
+        key, salt = keys(tl.load(seed_ptr + row), tl.load(position_ptr + place) + ahead)
+    if CUT:
+        lowest = tl.load(cut_ptr + place)
+        peak = tl.load(peak_ptr + place)
+        min_p = tl.load(min_p_ptr + row)
     share = tl.cdiv(tl.cdiv(num_ids, BLOCK), SPLITS) * BLOCK
     begin = split * share
     best = float("-inf")
@@ -70,13 +102,14 @@ def _best_of_split(
     for at in range(begin, tl.minimum(begin + share, num_ids), BLOCK):
         v = at + tl.arange(0, BLOCK)
         real = v < num_ids
-        score = tl.load(logits_ptr + place * row_stride + v, mask=real, other=float("-inf")).to(tl.float32)
+        score = tl.load(logits_ptr + place * num_ids + v, mask=real, other=float("-inf")).to(tl.float32)
         if SAMPLED:
-            score = score / temperature
+            score = tl.div_rn(score, temperature)
+            if CUT:
+                kept = (ordered(score) >= lowest) & (tl.exp(score - peak) >= min_p)
+                score = tl.where(kept | (noisy == 0), score, float("-inf"))
             ids = tl.load(ids_ptr + v, mask=real, other=0).to(tl.uint32) if HAS_IDS else v.to(tl.uint32)
-            x = _mix(_mix(ids ^ key) + salt)
-            uniform = ((x >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
-            score = tl.where(noisy, score - tl.log(-tl.log(uniform)), score)
+            score = tl.where(noisy, score - tl.log(-tl.log(noise(key, salt, ids))), score)
         score = tl.where(real, score, float("-inf"))
         top, top_at = tl.max(score, 0, return_indices=True, return_indices_tie_break_left=True)
         better = top > best
@@ -87,12 +120,24 @@ def _best_of_split(
 
 
 @triton.jit
-def _best_of_all(score_ptr, index_ptr, out_ptr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+def _best_of_all(
+    score_ptr,
+    index_ptr,
+    ids_ptr,
+    out_ptr,
+    HAS_IDS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    launch_next(PDL)
+    wait(PDL)
     place = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     score = tl.load(score_ptr + place * SPLITS + c, mask=c < SPLITS, other=float("-inf"))
     _, at = tl.max(score, 0, return_indices=True, return_indices_tie_break_left=True)
-    tl.store(out_ptr + place, tl.load(index_ptr + place * SPLITS + at))
+    best = tl.load(index_ptr + place * SPLITS + at)
+    tl.store(out_ptr + place, tl.load(ids_ptr + best) if HAS_IDS else best)
 
 
 def choose(
@@ -104,40 +149,61 @@ def choose(
     *,
     sampled: bool,
     greedy_below: float,
+    ahead: int = 0,
+    cut: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Index into V of each position's token, int64 [B, S]: the argmax of logits / temperature plus noise.
+    """Each position's token, int64 [B, S]: the argmax of logits / temperature plus noise.
 
     Args:
-        logits_BSV: contiguous, any float dtype; what is left out of sampling is -inf.
+        logits_BSV: contiguous, any float dtype.
         temperature_B: float32.
         seed_B: int64.
-        position_BS: int64, contiguous.
-        ids_V: int64 target ids that the V logits stand for; None means 0 … V-1.
+        position_BS: int64, contiguous; of the tokens to be chosen, less `ahead`.
+        ids_V: int64 target ids that the V logits stand for, ascending; None means 0 … V-1.
         sampled: some row has a temperature; otherwise all are greedy.
         greedy_below: temperatures below take the argmax of the logits.
+        ahead: added to the positions.
+        cut: what sampling leaves out: `truncate.cut`'s two results and min_p_B; None leaves out nothing.
     """
     B, S, V = logits_BSV.shape
     splits = max(1, min(_PROGRAMS // (B * S), triton.cdiv(V, _BLOCK)))
     score = torch.empty((B * S, splits), dtype=torch.float32, device=logits_BSV.device)
     index = torch.empty((B * S, splits), dtype=torch.int64, device=logits_BSV.device)
     out_BS = torch.empty((B, S), dtype=torch.int64, device=logits_BSV.device)
+    options = overlapped(logits_BSV.device)
+    lowest_BS, peak_BS, min_p_B = cut if cut is not None else (index, score, temperature_B)
     _best_of_split[(B * S, splits)](
         logits_BSV,
         temperature_B,
         seed_B,
         position_BS,
-        position_BS if ids_V is None else ids_V,
+        lowest_BS,
+        peak_BS,
+        min_p_B,
+        index if ids_V is None else ids_V,
         score,
         index,
         V,
         S,
-        V,
+        ahead,
         greedy_below,
         SPLITS=splits,
         HAS_IDS=ids_V is not None,
         SAMPLED=sampled,
+        CUT=cut is not None,
         BLOCK=_BLOCK,
         num_warps=8,
+        **options,
     )
-    _best_of_all[(B * S,)](score, index, out_BS, SPLITS=splits, BLOCK=triton.next_power_of_2(splits), num_warps=1)
+    _best_of_all[(B * S,)](
+        score,
+        index,
+        index if ids_V is None else ids_V,
+        out_BS,
+        HAS_IDS=ids_V is not None,
+        SPLITS=splits,
+        BLOCK=triton.next_power_of_2(splits),
+        num_warps=1,
+        **options,
+    )
     return out_BS

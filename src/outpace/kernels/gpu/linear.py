@@ -1,0 +1,176 @@
+"""Products of few rows: y = x Wᵀ, where reading W is all the work.
+
+One program multiplies BLOCK_N rows of W by all rows of x, W's rows being the long side of the tensor core's tile, so
+that 16 rows of x cost what one costs. It sums over the inputs in one order whatever the number of rows: a plain step
+and a verify get the same bits. The next kernel is let in when the sums are done, not before: its programs would settle
+on whatever multiprocessors are free, and a product behind it would then sit on few of them.
+
+Few outputs would leave most of the GPU idle, so a product may be split over its inputs: the splits come as summands in
+float32, for the kernel behind to add up as it reads them.
+
+Shapes: M rows, N outputs, K inputs, C splits.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# Triton's functions are compiled from their source and carry no types.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+
+MAX_ROWS = 64
+"""Beyond, cuBLAS is as fast or faster."""
+_PROGRAMS = 132
+"""One on each multiprocessor."""
+_MAX_SPLITS = 4
+
+
+@triton.jit
+def _multiply(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    num_rows,
+    num_outputs,
+    num_inputs,
+    inputs_per_split,
+    x_stride,
+    GATED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.arange(0, BLOCK_M)
+    k = tl.arange(0, BLOCK_K)
+    split = tl.program_id(1)
+    begin = split * inputs_per_split
+    end = tl.minimum(begin + inputs_per_split, num_inputs)
+    live_N1 = (n < num_outputs)[:, None]
+    live_M1 = (m < num_rows)[:, None]
+    start_N1 = weight_ptr + n[:, None].to(tl.int64) * num_inputs
+    half = num_outputs.to(tl.int64) * num_inputs
+    wait(PDL)
+    x_MK = x_ptr + m[:, None] * x_stride + k[None, :]
+    weight_NK = start_N1 + k[None, :]
+    sum_NM = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    up_NM = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for at in tl.range(begin, end, BLOCK_K, num_stages=STAGES):
+        if EVEN:
+            live_NK, live_MK = live_N1, live_M1
+        else:
+            inside_K = (at + k < end)[None, :]
+            live_NK, live_MK = live_N1 & inside_K, live_M1 & inside_K
+        x = tl.load(x_MK + at, mask=live_MK, other=0.0)
+        weight = tl.load(weight_NK + at, mask=live_NK, other=0.0, eviction_policy="evict_first")
+        sum_NM = tl.dot(weight, x.T, sum_NM)
+        if GATED:
+            weight = tl.load(weight_NK + half + at, mask=live_NK, other=0.0, eviction_policy="evict_first")
+            up_NM = tl.dot(weight, x.T, up_NM)
+    launch_next(PDL)
+    if HAS_BIAS and split == 0:
+        sum_NM += tl.load(bias_ptr + n, mask=n < num_outputs, other=0.0).to(tl.float32)[:, None]
+        if GATED:
+            up_NM += tl.load(bias_ptr + num_outputs + n, mask=n < num_outputs, other=0.0).to(tl.float32)[:, None]
+    kind = out_ptr.dtype.element_ty
+    if GATED:  # rounded as separate operations would
+        gate_NM = sum_NM.to(kind).to(tl.float32)
+        gate_NM = (gate_NM * tl.sigmoid(gate_NM)).to(kind).to(tl.float32)
+        sum_NM = gate_NM * up_NM.to(kind).to(tl.float32)
+    place_NM = out_ptr + (split * num_rows + m[None, :]).to(tl.int64) * num_outputs + n[:, None]
+    tl.store(place_NM, sum_NM.to(kind), mask=live_N1 & (m < num_rows)[None, :])
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one program takes at a time, how many tiles are on their way, and into how many splits inputs are cut."""
+
+    outputs: int
+    inputs: int
+    stages: int
+    warps: int
+    splits: int = 1
+
+
+def tile_of(num_outputs: int, rows: int, gated: bool, splits: bool) -> Tile:
+    """The tile for a product, by what measured best on an H200 (docs/log.md).
+
+    Only the number of stages depends on the rows, which changes no bit of the result.
+
+    Args:
+        num_outputs: rows of W, of the gate alone if there is one.
+        rows: of x, filled up to a power of two.
+        gated: each program reads two such tiles.
+        splits: it may be split.
+    """
+    if gated:
+        return Tile(64, 128, 3 if rows <= 16 else 4, 4)
+    if num_outputs >= 16384:
+        return Tile(128, 128, 3 if rows <= 16 else 4, 4)
+    num_splits = 1
+    while splits and num_splits < _MAX_SPLITS and 2 * num_splits * triton.cdiv(num_outputs, 64) <= _PROGRAMS:
+        num_splits *= 2
+    return Tile(64, 128, 6, 4, num_splits)
+
+
+def fits(x: Tensor, weight: Tensor) -> bool:
+    """Whether this kernel takes the product: few rows, in 16 bits, evenly spaced."""
+    num_rows = x.numel() // x.shape[-1]
+    return num_rows <= MAX_ROWS and weight.dtype.itemsize == 2 and x.stride(-1) == 1 and x.dtype == weight.dtype
+
+
+def multiply(
+    x: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, gated: bool = False, splits: bool = False
+) -> Tensor:
+    """x Wᵀ + b of up to `MAX_ROWS` rows, summed in float32; in x's dtype, or as summands in float32.
+
+    Args:
+        x: [..., K], 16 bits; the last dimension is contiguous and the others are evenly spaced.
+        weight_NK: contiguous.
+        bias_N: None is 0.
+        gated: the first half of the outputs is a gate for the second: returns silu(gate) · up, N / 2 wide.
+        splits: return summands [C, ..., N] if that is faster; whoever reads them adds them up.
+    """
+    K = x.shape[-1]
+    rows_MK = x if x.dim() == 2 else x.flatten(0, -2)
+    M, N = rows_MK.shape[0], weight_NK.shape[0] // (2 if gated else 1)
+    block_m = max(16, triton.next_power_of_2(M))
+    tile = tile_of(N, block_m, gated, splits)
+    shape, dtype = (*x.shape[:-1], N), x.dtype
+    if tile.splits > 1:
+        shape, dtype = (tile.splits, *shape), torch.float32
+    out = torch.empty(shape, dtype=dtype, device=x.device)
+    per_split = triton.cdiv(triton.cdiv(K, tile.splits), tile.inputs) * tile.inputs
+    _multiply[(triton.cdiv(N, tile.outputs), tile.splits)](
+        rows_MK,
+        weight_NK,
+        weight_NK if bias_N is None else bias_N,
+        out,
+        M,
+        N,
+        K,
+        per_split,
+        rows_MK.stride(0),
+        GATED=gated,
+        HAS_BIAS=bias_N is not None,
+        EVEN=K % (tile.inputs * tile.splits) == 0 and N % tile.outputs == 0,
+        BLOCK_M=block_m,
+        BLOCK_N=tile.outputs,
+        BLOCK_K=tile.inputs,
+        STAGES=tile.stages,
+        num_warps=tile.warps,
+        **overlapped(x.device),
+    )
+    return out
