@@ -1,0 +1,73 @@
+"""Variants measured in rounds: interleaved, compared within a round, and shown with their spread.
+
+Every round runs every variant once, in mirrored order, so what slows the machine for a while slows all of them; a ratio
+is taken within each round, and its interval says how far rounds disagree.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any, TypeVar
+
+from outpace.lab.compare import CONFIDENCE, NUM_RESAMPLES, Interval, mirrored
+
+V = TypeVar("V")
+T = TypeVar("T")
+
+MIN_ROUNDS = 4
+"""Fewer give no interval."""
+
+
+def interleave(
+    variants: Sequence[V],
+    num_rounds: int,
+    measure: Callable[[V], T],
+    on_round: Callable[[int], None] = lambda done: None,
+) -> list[list[T]]:
+    """Measures every variant once a round; each variant's measurements, one a round.
+
+    Args:
+        variants: what to measure.
+        num_rounds: passes over them; the first round's figures count like the others', so warm up before.
+        measure: one measurement of a variant.
+        on_round: told how many rounds are over.
+    """
+    measured: list[list[T]] = [[] for _ in variants]
+    for done, index in enumerate(mirrored(len(variants), num_rounds), start=1):
+        measured[index].append(measure(variants[index]))
+        if done % len(variants) == 0:
+            on_round(done // len(variants))
+    return measured
+
+
+def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """Median of a ÷ b over rounds, with a bootstrap interval over rounds; no interval for fewer than `MIN_ROUNDS`."""
+    ratios = [x / y for x, y in zip(a, b, strict=True)]
+    if len(ratios) < MIN_ROUNDS:
+        return Interval(value=median(ratios), bounds=None)
+    draw = random.Random(0)  # the same rounds give the same interval
+    medians = sorted(median(draw.choices(ratios, k=len(ratios))) for _ in range(NUM_RESAMPLES))
+    tail = int(NUM_RESAMPLES * (1 - CONFIDENCE) / 2)
+    return Interval(value=median(ratios), bounds=(medians[tail], medians[-1 - tail]))
+
+
+def ratio_as_dict(interval: Interval) -> dict[str, Any]:
+    """For JSON; "low" and "high" hold the ratio with 95% confidence, None where too few rounds were run."""
+    low, high = interval.bounds or (None, None)
+    return {"median": _short(interval.value), "low": _short(low), "high": _short(high)}
+
+
+def spread_ms(seconds: Sequence[float]) -> dict[str, float]:
+    """Median, 5th and 95th percentile, in milliseconds."""
+    ordered = sorted(seconds)
+
+    def at(share: float) -> float:
+        return 1e3 * ordered[round(share * (len(ordered) - 1))]
+
+    return {"median": round(1e3 * median(ordered), 4), "p5": round(at(0.05), 4), "p95": round(at(0.95), 4)}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,181 @@
+"""Every script's main on a CPU with tiny shapes: one JSON line, whose figures follow from what was measured."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outpace.engine import calibrate
+from outpace.engine.runner import Runner
+from outpace.lab.shapes import SHAPES
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+TINY = ["--shape", "tiny", "--device", "cpu", "--dtype", "float32", "--draft-vocab", "64"]
+GRID = ["--batch", "1,2", "--k", "2,3", "--context", "32"]
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run_script(name: str, *argv: str) -> dict[str, Any]:
+        runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](argv)
+        (text,) = capsys.readouterr().out.splitlines()
+        line: dict[str, Any] = json.loads(text)
+        assert line["benchmark"] == name
+        assert line["machine"]["cores"] >= 1
+        assert line["seconds"] >= 0.0
+        return line
+
+    return run_script
+
+
+def verify_s(num_rows: int, k: int, context: int) -> float:
+    """A made-up cost."""
+    return 1e-3 * (10 + num_rows + k) + 1e-6 * context
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known times instead of measured ones."""
+
+    def phases(runner: Runner, num_rows: int, k: int, context: int, count: int) -> list[dict[str, float]]:
+        return [{"draft": 1e-3 * k, "verify": verify_s(num_rows, k, context), "accept": 5e-4}] * count
+
+    def cycles(runner: Runner, num_rows: int, k: int, context: int, count: int) -> list[float]:
+        return [verify_s(num_rows, k, context) + 1e-3 * k + 1e-3] * count
+
+    monkeypatch.setattr(calibrate, "time_phases", phases, raising=False)
+    monkeypatch.setattr(calibrate, "time_cycles", cycles, raising=False)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_step(run: Run) -> None:
+    line = run("step", *TINY, *GRID, "--rounds", "4")
+    assert [(c["batch"], c["k"]) for c in line["cells"]] == [(b, k) for b in (1, 2) for k in (0, 2, 3)]
+    config, itemsize = SHAPES["tiny"](), 4
+    hidden, kv = config.hidden_size, config.num_kv_heads * config.head_dim
+    layer = (hidden + 2 * kv) * hidden + hidden * hidden + 3 * hidden * config.intermediate_size + 2 * hidden
+    weights = itemsize * (3 * layer + hidden + config.vocab_size * hidden)
+    assert line["weight_bytes"] == weights
+    for cell in line["cells"]:
+        rows, k = cell["batch"], cell["k"]
+        fusion = itemsize * 3 * hidden * hidden if k else 0
+        num_bytes = weights + fusion + rows * itemsize * ((k + 1) * hidden + 32 * 3 * 2 * kv)
+        assert cell["bytes"] == num_bytes
+        assert cell["bytes_limit_ms"] * line["rates"]["copy_gb_s"] * 1e6 == pytest.approx(num_bytes, rel=0.01)
+        assert cell["limit_ms"] >= cell["bytes_limit_ms"] * 0.99
+        shown = cell["verify_ms" if k else "step_ms"]["median"]
+        assert shown == pytest.approx(1e3 * verify_s(rows, k, 32))
+        assert cell["fraction_of_limit"] == pytest.approx(cell["limit_ms"] / shown, abs=1e-4)
+        assert cell["verify_over_plain"]["median"] == pytest.approx(
+            verify_s(rows, k, 32) / verify_s(rows, 0, 32), abs=1e-4
+        )
+    assert line["model"]["graphs"], "whether graphs were captured"
+
+
+@pytest.mark.usefixtures("made_up")
+def test_cycle(run: Run) -> None:
+    line = run("cycle", *TINY, *GRID, "--rounds", "3", "--count", "3")
+    assert [(c["batch"], c["k"]) for c in line["cells"]] == [(b, k) for b in (1, 2) for k in (0, 2, 3)]
+    plain = {c["batch"]: c for c in line["cells"] if c["k"] == 0}
+    for cell in line["cells"]:
+        k, rows = cell["k"], cell["batch"]
+        parts = {name: spread["median"] for name, spread in cell["parts_ms"].items()}
+        assert parts["verify"] == pytest.approx(1e3 * verify_s(rows, k, 32))
+        assert parts["draft"] == pytest.approx(k)
+        assert parts["rest"] == pytest.approx(0.5)
+        assert parts["host_gap"] == pytest.approx(cell["cycle_ms"]["median"] - cell["device_ms"]["median"], abs=1e-3)
+        assert sum(parts.values()) == pytest.approx(cell["cycle_ms"]["median"], abs=1e-3)
+        assert cell["fraction_of_limit"] == pytest.approx(cell["limit_ms"] / cell["cycle_ms"]["median"], abs=1e-3)
+        assert cell["verify_over_plain"]["median"] == pytest.approx(
+            verify_s(rows, k, 32) / verify_s(rows, 0, 32), abs=1e-4
+        )
+    assert all(cell["cycle_over_plain"]["median"] == 1.0 for cell in plain.values())
+    assert set(line["graphs"]) == {f"batch {b}, k {k}" for b in (1, 2) for k in (0, 2, 3)}
+
+
+@pytest.mark.parametrize("name", ["step", "cycle"])
+def test_times_are_those_of_this_machine(run: Run, name: str) -> None:
+    line = run(name, *TINY, "--batch", "2", "--k", "2", "--context", "32", "--rounds", "2", "--count", "3")
+    plain, drafting = line["cells"]
+    shown = ("step_ms", "verify_ms") if name == "step" else ("cycle_ms", "cycle_ms")
+    assert 0.0 < plain["limit_ms"] < plain[shown[0]]["median"]
+    assert 0.0 < drafting["limit_ms"] < drafting[shown[1]]["median"]
+    if name == "cycle":
+        assert all(drafting["parts_ms"][part]["median"] > 0.0 for part in ("draft", "verify", "accept"))
+        assert plain["parts_ms"]["draft"]["median"] < drafting["parts_ms"]["draft"]["median"] / 4
+        assert drafting["cycle_over_plain"]["median"] > 1.0
+
+
+@pytest.mark.usefixtures("made_up")
+def test_never_slower(run: Run) -> None:
+    line = run(
+        "never_slower",
+        *(*TINY, "--batch", "1,2", "--k", "1,3", "--context", "32", "--acceptance", "0,0.9"),
+        *("--tokens", "12", "--settle", "12", "--rounds", "4"),
+    )
+    steady = [(c["batch"], c["acceptance"]) for c in line["cells"] if len(c["acceptance"]) < 4]
+    assert steady == [(b, a) for b in (1, 2) for a in ("0", "0.9")]
+    assert len(line["cells"]) == 7, "one change in mid-run for each batch, and one batch whose rows differ"
+    for cell in line["cells"]:
+        speed, over_plain, over_best = cell["tok_s"], cell["auto_over_plain"], cell["auto_over_best_fixed"]
+        assert set(speed) == {"auto", "plain", max(cell["fixed_tok_s"], key=cell["fixed_tok_s"].__getitem__)}
+        assert speed[cell["best_fixed"]] == max(value for name, value in speed.items() if name != "auto")
+        assert over_plain["low"] <= over_plain["median"] <= over_plain["high"]
+        good = over_plain["median"] >= 0.97 and over_plain["low"] >= 0.95 and over_best["median"] >= 0.95
+        assert cell["passes"] is good
+        assert min(cell["pages_held"].values()) >= cell["batch"] * 3
+        assert cell["first_token_ms"]["auto"]["median"] > 0.0
+    assert line["num_failed"] == sum(not cell["passes"] for cell in line["cells"])
+    assert line["kv_pages"]["auto"] < line["kv_pages"]["plain"]
+
+
+def test_end_to_end_with_random_weights(run: Run) -> None:
+    line = run("end_to_end", *TINY, "--batch", "1,2", "--context", "32", "--max-tokens", "24", "--acceptance", "1")
+    assert [batch["batch"] for batch in line["batches"]] == [1, 2]
+    for batch in line["batches"]:
+        assert batch["accept_length"] == 4.0
+        assert batch["efficiency"] == pytest.approx(batch["speedup"]["median"] / 4.0, abs=1e-3)
+        assert batch["speedup"]["low"] <= batch["speedup"]["median"] <= batch["speedup"]["high"]
+
+
+@pytest.mark.real_model
+@pytest.mark.slow
+def test_end_to_end_with_the_real_model(run: Run) -> None:
+    line = run(
+        "end_to_end", *("--device", "cpu", "--per-set", "1", "--max-tokens", "8", "--batch", "3", "--rounds", "1")
+    )
+    (batch,) = line["batches"]
+    assert line["prompts"] == 3
+    assert 1.0 <= batch["accept_length"] <= 5.0
+    assert batch["speedup"]["median"] == pytest.approx(
+        batch["tok_s"]["speculative"] / batch["tok_s"]["plain"], rel=0.01
+    )
+    assert batch["speedup"]["low"] is None, "one group of prompts gives no interval"
+    assert line["model"]["drafter_source"] is not None
+
+
+@pytest.mark.usefixtures("made_up")
+def test_two_rounds_pass_no_verdict(run: Run) -> None:
+    line = run(
+        "never_slower",
+        *(*TINY, "--batch", "1", "--k", "2", "--context", "16", "--acceptance", "0.5", "--steady-only"),
+        *("--tokens", "6", "--settle", "6", "--rounds", "2"),
+    )
+    (cell,) = line["cells"]
+    assert cell["passes"] is None
+    assert cell["auto_over_plain"]["low"] is None
+    assert line["num_failed"] == 0
+
+
+@pytest.mark.parametrize("name", ["step", "cycle", "never_slower", "end_to_end"])
+def test_help_shows_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](["--help"])
+    assert f"python benchmarks/{name}.py" in capsys.readouterr().out
