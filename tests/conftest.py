@@ -35,8 +35,11 @@ def seeded() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
+    """With a GPU the kernels' tests run on it, so they are GPU tests too; without one the interpreter runs them."""
+    kernels = Path(__file__).parent / "kernels" / "gpu"
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if torch.cuda.is_available():
+            if kernels in item.path.parents:
+                item.add_marker(pytest.mark.gpu)
+        elif item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -42,7 +42,9 @@ class Observed:
 
 
 def observed(llm: LLM, on_call: OnCall) -> LLM:
-    """An engine like `llm`, with pages of its own, that reports every forward."""
+    """An engine like `llm`, with pages of its own, that reports every forward. No graphs: a replay calls nobody."""
     model: Any = Observed(llm.target.model, "verify", on_call, heads=True)
     drafter: Any = None if llm.drafter is None else Observed(llm.drafter, "draft", on_call)
-    return LLM.from_parts(replace(llm.target, model=model), drafter, llm.config)
+    watched = LLM.from_parts(replace(llm.target, model=model), drafter, llm.config)
+    watched.engine.runner.frames = None
+    return watched

@@ -50,11 +50,20 @@ for model in (FLOAT, "*bf16"):
     for sampled in (True, False):
         kernel = sample._best_of_split
         kinds = pointers(kernel, INT, logits_ptr=model, temperature_ptr=FLOAT, score_ptr=FLOAT, min_p_ptr=FLOAT)
-        kinds |= {"peak_ptr": FLOAT, "cut_ptr": "*i32"}
-        compile(kernel, kinds, SPLITS=24, HAS_IDS=sampled, SAMPLED=sampled, CUT=sampled, BLOCK=2048, PDL=True)
-    kernel = truncate._cut
-    kinds = pointers(kernel, FLOAT, logits_ptr=model, top_k_ptr=INT, cut_ptr="*i32")
-    compile(kernel, kinds, FIXED_POINT=2.0**40, LOWEST=-(2**31), BLOCK=4096, PDL=True)
+        kinds |= {"peak_ptr": FLOAT, "cut_ptr": INT}
+        given = {"HAS_IDS": sampled, "SAMPLED": sampled, "CUT": sampled, "PEAKS": 32}
+        compile(kernel, kinds, SPLITS=24, BLOCK=2048, PDL=True, **given)
+    kernel = truncate._peak_of_part
+    compile(kernel, pointers(kernel, FLOAT, logits_ptr=model), C=32, BLOCK=1024, PDL=True)
+    for counts in (True, False):
+        whole = {"top_k_ptr": INT, "floor_ptr": INT, "low_ptr": INT, "sums_ptr": INT}
+        kernel = truncate._sum_of_part
+        compile(
+            kernel, pointers(kernel, FLOAT, logits_ptr=model, **whole), COUNTS=counts, FIXED_POINT=2.0**40,
+            LOWEST=-(2**31), C=32, BLOCK=1024, PDL=True,
+        )
+        kernel = truncate._end
+        compile(kernel, pointers(kernel, FLOAT, **whole), COUNTS=counts, PASSES=8, C=32, PDL=True)
     kernel = attention._attend
     for has_first, window in ((True, 0), (False, 4096)):
         kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, first_ptr=INT)

@@ -31,7 +31,7 @@ def settings() -> Sampling:
     )
 
 
-@pytest.mark.parametrize("num_ids", [600, 5000])
+@pytest.mark.parametrize("num_ids", [600, 9000])
 def test_the_cut_is_the_references(num_ids: int) -> None:
     B, S = len(TOP_K), 2
     logits = torch.randn(B, S, num_ids, device=DEVICE) * 3
@@ -68,7 +68,7 @@ def test_the_cut_is_the_references(num_ids: int) -> None:
     lowest, peak = found
     bits = (logits / temperature).view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    kept = (ordered >= lowest[..., None]) & ((logits / temperature - peak[..., None]).exp() >= min_p())
+    kept = (ordered >= lowest[..., None]) & ((logits / temperature - peak.amax(-1, keepdim=True)).exp() >= min_p())
     rows = given.temperature_B > 0
     assert torch.equal((kept & ~logits.isneginf())[rows], ~expected.isneginf()[rows])
 

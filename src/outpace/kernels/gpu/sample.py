@@ -74,6 +74,7 @@ def _best_of_split(
     HAS_IDS: tl.constexpr,
     SAMPLED: tl.constexpr,
     CUT: tl.constexpr,
+    PEAKS: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -93,7 +94,7 @@ def _best_of_split(
         key, salt = keys(tl.load(seed_ptr + row), tl.load(position_ptr + place) + ahead)
     if CUT:
         lowest = tl.load(cut_ptr + place)
-        peak = tl.load(peak_ptr + place)
+        peak = tl.max(tl.load(peak_ptr + place * PEAKS + tl.arange(0, PEAKS)), 0)
         min_p = tl.load(min_p_ptr + row)
     share = tl.cdiv(tl.cdiv(num_ids, BLOCK), SPLITS) * BLOCK
     begin = split * share
@@ -171,14 +172,14 @@ def choose(
     index = torch.empty((B * S, splits), dtype=torch.int64, device=logits_BSV.device)
     out_BS = torch.empty((B, S), dtype=torch.int64, device=logits_BSV.device)
     options = overlapped(logits_BSV.device)
-    lowest_BS, peak_BS, min_p_B = cut if cut is not None else (index, score, temperature_B)
+    lowest_BS, peak_BSC, min_p_B = cut if cut is not None else (index, score, temperature_B)
     _best_of_split[(B * S, splits)](
         logits_BSV,
         temperature_B,
         seed_B,
         position_BS,
         lowest_BS,
-        peak_BS,
+        peak_BSC,
         min_p_B,
         index if ids_V is None else ids_V,
         score,
@@ -191,6 +192,7 @@ def choose(
         HAS_IDS=ids_V is not None,
         SAMPLED=sampled,
         CUT=cut is not None,
+        PEAKS=peak_BSC.shape[-1],
         BLOCK=_BLOCK,
         num_warps=8,
         **options,
