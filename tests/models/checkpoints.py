@@ -14,6 +14,13 @@ CONFIGS = {
     "mistral": transformers.MistralConfig,
     "qwen2": transformers.Qwen2Config,
     "qwen3": transformers.Qwen3Config,
+    "mixtral": transformers.MixtralConfig,
+    "qwen3_moe": transformers.Qwen3MoeConfig,
+}
+OWN_SIZES: dict[str, dict[str, Any]] = {
+    "qwen3": {"head_dim": 16},
+    "mixtral": {"num_local_experts": 6, "num_experts_per_tok": 2},
+    "qwen3_moe": {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
 }
 
 SIZES: dict[str, Any] = {
@@ -41,12 +48,12 @@ def make_checkpoint(
 
     Args:
         directory: is made; gets config.json, generation_config.json and safetensors.
-        architecture: llama, mistral, qwen2 or qwen3.
+        architecture: one of `CONFIGS`.
         dtype: what the weights are stored in.
         shard_size: largest shard; a small one gives an index and several files.
         overrides: fields of the transformers configuration, over `SIZES`.
     """
-    sizes = SIZES | ({"head_dim": 16} if architecture == "qwen3" else {})
+    sizes = SIZES | OWN_SIZES.get(architecture, {})
     config = CONFIGS[architecture](**{**sizes, **overrides})
     model = transformers.AutoModelForCausalLM.from_config(config)
     randomise(model)

@@ -201,6 +201,42 @@ def test_what_would_change_the_maths_is_refused(fields: dict[str, Any], named: s
         read(tmp_path, LLAMA | fields)
 
 
+QWEN3_MOE = LLAMA | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "head_dim": 16,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}
+
+
+def test_experts_are_read(tmp_path: Path) -> None:
+    given = {"decoder_sparse_step": 2, "mlp_only_layers": [3], "norm_topk_prob": True}
+    mixture = read(tmp_path, QWEN3_MOE | given).mixture
+    assert mixture is not None
+    assert (mixture.num_experts, mixture.num_chosen, mixture.intermediate_size) == (8, 2, 24)
+    assert mixture.normalizes
+    assert mixture.layers == tuple(layer == 1 for layer in range(QWEN3_MOE["num_hidden_layers"]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9; there are 8 experts"),
+        ({"num_experts_per_tok": None}, "num_experts_per_tok"),
+        ({"num_experts": 10**9}, "num_experts is 1000000000"),
+        ({"num_experts": None}, "num_local_experts"),
+        ({"moe_intermediate_size": None}, "moe_intermediate_size"),
+        ({"mlp_only_layers": "1"}, "mlp_only_layers is '1'"),
+        ({"n_routed_experts": 4}, "n_routed_experts is 4"),
+    ],
+)
+def test_experts_that_cannot_be_served(fields: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=named):
+        read(tmp_path, QWEN3_MOE | fields)
+
+
 @pytest.mark.parametrize(
     ("kinds", "named"),
     [

@@ -51,6 +51,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2 yarn": ("qwen2", {"rope_parameters": YARN}),
     "qwen3": ("qwen3", {}),
     "qwen3 bias": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    "mixtral": ("mixtral", {}),
+    "mixtral window": ("mixtral", {"sliding_window": 7, "num_experts_per_tok": 1}),
+    "qwen3_moe": ("qwen3_moe", {}),
+    "qwen3_moe normalised": ("qwen3_moe", {"norm_topk_prob": True, "attention_bias": True}),
+    "qwen3_moe some layers": ("qwen3_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [3]}),
+    "qwen3_moe window": ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 5}),
     "qwen3 windows": ("qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
 }
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from outpace.errors import ConfigError
 from outpace.lab.rates import Rates
 from outpace.models.arch import TargetConfig
 from outpace.models.wiring import DrafterWiring
@@ -92,7 +93,13 @@ def limits_of(config: TargetConfig, wiring: DrafterWiring | None, dtype: torch.d
 
 
 def target_reads(config: TargetConfig, itemsize: int) -> Reads:
-    """One forward of the target: all layers, final norm and head."""
+    """One forward of the target: all layers, final norm and head.
+
+    Raises:
+        ConfigError: it is a mixture of experts, whose bytes depend on the experts that are chosen.
+    """
+    if config.mixture is not None:
+        raise ConfigError(f"{config.architecture} is a mixture of experts; its bytes limit is not known beforehand")
     hidden, head_dim = config.hidden_size, config.head_dim
     q, kv = config.num_heads * head_dim, config.num_kv_heads * head_dim
     products = (q + 2 * kv) * hidden + q * hidden + 3 * hidden * config.intermediate_size

@@ -17,6 +17,7 @@ MAX_WIDTH = 1 << 18
 MAX_HEADS = 4096
 MAX_HEAD_DIM = 4096
 MAX_VOCAB = 1 << 22
+MAX_EXPERTS = 1 << 14
 MAX_POSITIONS = 1 << 24
 """Larger sizes, several times those of any model, mean a damaged file and are refused before memory is taken."""
 
@@ -42,11 +43,29 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureConfig:
+    """A mixture of experts in place of some layers' MLP: every token goes through the few that its router scores best.
+
+    Scores are the softmax over all experts; a token's output is the sum of its experts' outputs, weighted by them.
+    """
+
+    num_experts: int
+    num_chosen: int
+    """Experts a token goes through."""
+    intermediate_size: int
+    """Of one expert."""
+    normalizes: bool
+    """Whether the chosen scores are divided by their sum."""
+    layers: tuple[bool, ...]
+    """Which layers have it; the others keep an MLP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetConfig:
     """One decoder-only target. `windows[i]` is how many tokens layer i sees, itself included; None is all."""
 
     architecture: str
-    """llama, mistral, qwen2 or qwen3."""
+    """llama, mistral, qwen2, qwen3, mixtral or qwen3_moe."""
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -63,5 +82,6 @@ class TargetConfig:
     qk_norm: bool = False
     tie_embeddings: bool = False
     windows: tuple[int | None, ...]
+    mixture: MixtureConfig | None = None
     eos_token_ids: tuple[int, ...] = ()
     """Every one of them ends an answer; see `ends`."""

@@ -1,8 +1,8 @@
 """The target: a decoder-only transformer whose forward is a plain function of tokens, positions and `attend`.
 
-One class serves Llama, Mistral, Qwen2 and Qwen3, which differ only in what `TargetConfig` says. It never sees a
-cache or a mask, so prefill, plain decoding and verify are the same call, and it gives up the hidden states that an
-EAGLE-3 drafter taps on the way.
+One class serves Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE, which differ only in what `TargetConfig` says. It
+never sees a cache or a mask, so prefill, plain decoding and verify are the same call, and it gives up the hidden states
+that an EAGLE-3 drafter taps on the way.
 
 Legend: B rows, S tokens a row, H hidden, F tapped features (A taps · H), V vocabulary.
 """
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from outpace.models.arch import TargetConfig
 from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
 from outpace.models.loading import Slot, fill
+from outpace.models.mixture import Mixture
 from outpace.models.rope import Rotary, RotaryEmbedding
 
 
 class Layer(nn.Module):
     """One pre-norm transformer layer."""
 
-    def __init__(self, config: TargetConfig, *, dtype: torch.dtype, device: torch.device | str) -> None:
+    def __init__(self, config: TargetConfig, index: int, *, dtype: torch.dtype, device: torch.device | str) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.norm_eps
         self.input_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
@@ -40,7 +41,11 @@ class Layer(nn.Module):
             device=device,
         )
         self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
-        self.mlp = GatedMLP(hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device)
+        self.mlp: GatedMLP | Mixture
+        if config.mixture is not None and config.mixture.layers[index]:
+            self.mlp = Mixture(hidden, config.mixture, dtype=dtype, device=device)
+        else:
+            self.mlp = GatedMLP(hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device)
 
     def forward(
         self, x_BSH: Tensor, delta_BSH: Tensor | None, rotary: Rotary, attend: Attend, index: int
@@ -74,7 +79,7 @@ class Target(nn.Module):
         self.config = config
         self.embed = Embedding(config.vocab_size, config.hidden_size, dtype=dtype, device=device)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim, device=device)
-        self.layers = nn.ModuleList(Layer(config, dtype=dtype, device=device) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(Layer(config, i, dtype=dtype, device=device) for i in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, dtype=dtype, device=device)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype=dtype, device=device)
         if config.tie_embeddings:
@@ -130,17 +135,19 @@ class Target(nn.Module):
             slots["lm_head.weight"] = self.lm_head.weight
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            slots |= {f"model.layers.{index}.{name}": slot for name, slot in layer_slots(layer).items()}
+            named = layer_slots(layer, self.config.architecture)
+            slots |= {f"model.layers.{index}.{name}": slot for name, slot in named.items()}
         return slots
 
 
-def layer_slots(layer: Layer) -> dict[str, Slot]:
+def layer_slots(layer: Layer, architecture: str) -> dict[str, Slot]:
     """The slots of one layer, without their prefix."""
     norms = {
         "input_layernorm.weight": layer.input_norm.weight,
         "post_attention_layernorm.weight": layer.mlp_norm.weight,
     }
-    return norms | attention_slots(layer.attention) | mlp_slots(layer.mlp)
+    mlp = mlp_slots(layer.mlp) if isinstance(layer.mlp, GatedMLP) else mixture_slots(layer.mlp, architecture)
+    return norms | attention_slots(layer.attention) | mlp
 
 
 def attention_slots(attention: Attention) -> dict[str, Slot]:
@@ -159,6 +166,24 @@ def mlp_slots(mlp: GatedMLP) -> dict[str, Slot]:
     width = mlp.down.in_features
     slots = _parts(mlp.gate_up, {"mlp.gate_proj": width, "mlp.up_proj": width})
     return slots | _parts(mlp.down, {"mlp.down_proj": mlp.down.out_features})
+
+
+EXPERT_NAMES = {
+    "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+    "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+}
+"""What a mixture is called, and an expert's gate, up and down."""
+
+
+def mixture_slots(mixture: Mixture, architecture: str) -> dict[str, Slot]:
+    """The slots of a mixture of experts, under the names that the architecture's checkpoints have."""
+    block, gate, up, down = EXPERT_NAMES[architecture]
+    slots: dict[str, Slot] = {f"{block}.gate.weight": mixture.router.weight}
+    for expert in range(mixture.config.num_experts):
+        halves = mixture.gate_up[expert].chunk(2)
+        for name, slot in ((gate, halves[0]), (up, halves[1]), (down, mixture.down[expert])):
+            slots[f"{block}.experts.{expert}.{name}.weight"] = slot
+    return slots
 
 
 def _parts(linear: Linear, num_rows: dict[str, int]) -> dict[str, Slot]:

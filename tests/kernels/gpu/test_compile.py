@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outpace.kernels.gpu import activation, attention, decode, linear, norm, places, rope, sample, settle
+from outpace.kernels.gpu import activation, attention, decode, linear, mixture, norm, places, rope, sample, settle
 from outpace.kernels.gpu import splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
@@ -93,6 +93,18 @@ for gated in (True, False):
             kernel, pointers(kernel, "*bf16"), GATED=gated, HAS_BIAS=not gated, EVEN=gated, BLOCK_M=rows, BLOCK_N=64,
             BLOCK_K=128, STAGES=3, PDL=True,
         )
+kernel = mixture._choose
+for normalizes in (True, False):
+    kinds = pointers(kernel, FLOAT, logits_ptr="*bf16", expert_ptr="*i32")
+    compile(kernel, kinds, C=8, NORMALIZES=normalizes, BLOCK_E=512, PDL=True)
+compile(mixture._group, pointers(mixture._group, "*i32"), M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
+kernel = mixture._multiply_chosen
+for gated in (True, False):
+    kinds = pointers(kernel, "*bf16", score_ptr=FLOAT, expert_ptr="*i32", pair_ptr="*i32")
+    compile(
+        kernel, kinds | ({} if gated else {"out_ptr": FLOAT}), C=8, GATED=gated, EVEN=gated, M=16, BLOCK_N=64,
+        BLOCK_K=128, STAGES=3, PDL=True,
+    )
 kernel = settle._settle
 for k, chance in ((0, False), (3, False), (3, True)):
     compile(kernel, pointers(kernel, INT, chance_ptr=FLOAT), K=k, HAS_CHANCE=chance, BLOCK=4)

@@ -1,4 +1,4 @@
-"""config.json of a transformers checkpoint → `TargetConfig`, for Llama, Mistral, Qwen2 / 2.5 and Qwen3.
+"""config.json of a transformers checkpoint → `TargetConfig`, for Llama, Mistral, Qwen2 / 2.5, Qwen3 and mixtures.
 
 The reference for a model type is transformers' class of that name: a field that this class does not read changes
 nothing and is only noted, a field that would change the maths and is not implemented here is refused. Code that a
@@ -21,6 +21,7 @@ from outpace.models.arch import (
 )
 from outpace.models.ends import Ends, resolve_ends
 from outpace.models.fields import Fields, read_json
+from outpace.models.hf.mixture import MIXTURES, read_mixture
 from outpace.models.hf.rope import CONFIG_FIELDS, read_rope
 
 ARCHITECTURES = {
@@ -28,6 +29,8 @@ ARCHITECTURES = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 
 _ABSENT = (None, False, 0, 1)
@@ -45,11 +48,11 @@ _MUST_BE: dict[str, tuple[object, ...]] = {
     "embedding_multiplier": _ABSENT,
     "residual_multiplier": _ABSENT,
     "attention_multiplier": _ABSENT,
-    "num_local_experts": _ABSENT,
-    "num_experts": _ABSENT,
     "n_routed_experts": _ABSENT,
 }
 """Fields that change the maths, and the values that do not."""
+_MUST_BE_DENSE: dict[str, tuple[object, ...]] = {"num_local_experts": _ABSENT, "num_experts": _ABSENT}
+"""The same where the architecture is no mixture."""
 
 _HARMLESS = frozenset(
     {
@@ -61,6 +64,9 @@ _HARMLESS = frozenset(
         "_attn_implementation_autoset",
         "dtype",
         "initializer_range",
+        "output_router_logits",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
         "pad_token_id",
         "pretraining_tp",
         "torch_dtype",
@@ -103,12 +109,12 @@ def _ends(fields: Fields, generation: Fields, tokenizer_eos: int | None) -> Ends
 
 def _target(fields: Fields, eos_token_ids: tuple[int, ...]) -> TargetConfig:
     architecture = _architecture(fields)
-    _refuse_other_maths(fields)
+    _refuse_other_maths(fields, _MUST_BE if architecture in MIXTURES else _MUST_BE | _MUST_BE_DENSE)
     hidden = fields.integer("hidden_size", maximum=MAX_WIDTH)
     num_heads = fields.integer("num_attention_heads", maximum=MAX_HEADS)
     num_layers = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
     max_positions = fields.integer("max_position_embeddings", maximum=MAX_POSITIONS)
-    own_bias = architecture in ("llama", "qwen3") and fields.flag("attention_bias")
+    own_bias = architecture in ("llama", "qwen3", "qwen3_moe") and fields.flag("attention_bias")
     return TargetConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size", maximum=MAX_VOCAB),
@@ -124,9 +130,10 @@ def _target(fields: Fields, eos_token_ids: tuple[int, ...]) -> TargetConfig:
         qkv_bias=own_bias or architecture == "qwen2",
         output_bias=own_bias,
         mlp_bias=architecture == "llama" and fields.flag("mlp_bias"),
-        qk_norm=architecture == "qwen3",
+        qk_norm=architecture in ("qwen3", "qwen3_moe"),
         tie_embeddings=fields.flag("tie_word_embeddings"),
         windows=_windows(fields, architecture, num_layers),
+        mixture=read_mixture(fields, architecture, num_layers),
         eos_token_ids=eos_token_ids,
     )
 
@@ -144,8 +151,8 @@ def _architecture(fields: Fields) -> str:
     return architecture
 
 
-def _refuse_other_maths(fields: Fields) -> None:
-    for name, allowed in _MUST_BE.items():
+def _refuse_other_maths(fields: Fields, must_be: dict[str, tuple[object, ...]]) -> None:
+    for name, allowed in must_be.items():
         value = fields.get(name)
         if value not in allowed:
             remedy = "; use the checkpoint before it was quantised, or a GGUF file" if "quantization" in name else ""
@@ -165,9 +172,10 @@ def _num_kv_heads(fields: Fields, architecture: str, num_heads: int) -> int:
 
 
 def _head_dim(fields: Fields, architecture: str, hidden: int, num_heads: int) -> int:
-    default = 128 if architecture == "qwen3" else hidden // num_heads
+    default = 128 if architecture in ("qwen3", "qwen3_moe") else hidden // num_heads
     head_dim = fields.integer("head_dim", default, minimum=2, maximum=MAX_HEAD_DIM)
-    if head_dim % 2 or (fields.get("head_dim") is None and architecture != "qwen3" and hidden % num_heads):
+    guessed = fields.get("head_dim") is None and architecture not in ("qwen3", "qwen3_moe")
+    if head_dim % 2 or (guessed and hidden % num_heads):
         raise CheckpointError(
             f"{fields.origin}: heads of {head_dim} elements (hidden_size {hidden}, {num_heads} heads) cannot be turned "
             "in pairs; head_dim must be even, and hidden_size a multiple of num_attention_heads"
@@ -179,6 +187,9 @@ def _windows(fields: Fields, architecture: str, num_layers: int) -> tuple[int | 
     """The window of each layer. An absent sliding_window is 4096 in transformers' classes, a null one is none."""
     if architecture == "llama":
         return (None,) * num_layers
+    if architecture == "mixtral":
+        absent = fields.get("sliding_window") is None
+        return (None if absent else fields.integer("sliding_window"),) * num_layers
     window = None
     if "sliding_window" not in fields.values or fields.get("sliding_window") is not None:
         window = fields.integer("sliding_window", 4096)
@@ -186,6 +197,8 @@ def _windows(fields: Fields, architecture: str, num_layers: int) -> tuple[int | 
         return (window,) * num_layers
     if not fields.flag("use_sliding_window"):
         window = None
+    if architecture == "qwen3_moe":
+        return (window,) * num_layers
     first = fields.integer("max_window_layers", 28, minimum=0)
     kinds = fields.get("layer_types")
     if kinds is None:

@@ -1,0 +1,198 @@
+"""A mixture of experts for few tokens: routing on the device, and each chosen expert's weights read once.
+
+Four launches: scores to chosen experts; who chose whom; gate, up and SiLU of every chosen pair; down, times the score.
+Programs go over the experts that somebody chose, so time follows their number. A pair's result does not depend on what
+else was chosen. What comes out are summands, one for each of a token's experts, for the norm behind to add up.
+
+Shapes: T tokens, H hidden, E experts, C experts a token, P = T·C pairs (pair p is token p // C), I intermediate size,
+M rows of a tile.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# Triton's functions are compiled from their source and carry no types.
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+
+MAX_TOKENS = 64
+MAX_PAIRS = 1024
+_OUTPUTS, _INPUTS, _STAGES = 64, 128, 3
+"""Of a tile of one expert's weights."""
+
+
+@triton.jit
+def _choose(
+    logits_ptr, expert_ptr, score_ptr, num_experts, C: tl.constexpr, NORMALIZES: tl.constexpr, BLOCK_E: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """A token's best experts, the first of equals first, and their shares of the softmax over all."""
+    launch_next(PDL)
+    wait(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    e = tl.arange(0, BLOCK_E)
+    logit_E = tl.load(logits_ptr + token * num_experts + e, mask=e < num_experts, other=float("-inf")).to(tl.float32)
+    weight_E = tl.exp(logit_E - tl.max(logit_E, 0))
+    left_E = tl.where(e < num_experts, weight_E, -1.0)
+    total = tl.sum(weight_E, 0)
+    if NORMALIZES:
+        total = tl.zeros((), tl.float32)
+        for _ in tl.static_range(C):
+            best, at = tl.max(left_E, 0, return_indices=True, return_indices_tie_break_left=True)
+            total += best
+            left_E = tl.where(e == at, -1.0, left_E)
+        left_E = tl.where(e < num_experts, weight_E, -1.0)
+    for c in tl.static_range(C):
+        best, at = tl.max(left_E, 0, return_indices=True, return_indices_tie_break_left=True)
+        tl.store(expert_ptr + token * C + c, at.to(tl.int32))
+        tl.store(score_ptr + token * C + c, best / total)
+        left_E = tl.where(e == at, -1.0, left_E)
+
+
+@triton.jit
+def _group(
+    chosen_ptr, expert_ptr, pair_ptr, num_pairs, num_groups, M: tl.constexpr, BLOCK_G: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The experts that were chosen, ascending, and the pairs of each; -1 where there is none."""
+    launch_next(PDL)
+    wait(PDL)
+    p = tl.arange(0, BLOCK_P)
+    g = tl.arange(0, BLOCK_G)
+    m = tl.arange(0, M)
+    tl.store(expert_ptr + g, tl.full((BLOCK_G,), -1, tl.int32), mask=g < num_groups)
+    nobody_GM = tl.full((BLOCK_G, M), -1, tl.int32)
+    tl.store(pair_ptr + g[:, None] * M + m[None, :], nobody_GM, mask=(g < num_groups)[:, None])
+    mine_P = tl.load(chosen_ptr + p, mask=p < num_pairs, other=-1)
+    rank_P = tl.zeros((BLOCK_P,), tl.int32)
+    for at in range(0, num_pairs, BLOCK_Q):
+        q = at + tl.arange(0, BLOCK_Q)
+        theirs_Q = tl.load(chosen_ptr + q, mask=q < num_pairs, other=-2)
+        rank_P += tl.sum(((mine_P[:, None] == theirs_Q[None, :]) & (q[None, :] < p[:, None])).to(tl.int32), 1)
+    tl.debug_barrier()  # what was filled in above is partly overwritten below
+    group_P = tl.zeros((BLOCK_P,), tl.int32)
+    for at in range(0, num_pairs, BLOCK_Q):
+        q = at + tl.arange(0, BLOCK_Q)
+        theirs_Q = tl.load(chosen_ptr + q, mask=q < num_pairs, other=2147483647)
+        earlier_QP = (mine_P[None, :] == theirs_Q[:, None]) & (p[None, :] < q[:, None])
+        first_Q = tl.sum(earlier_QP.to(tl.int32), 1) == 0
+        group_P += tl.sum((first_Q[None, :] & (theirs_Q[None, :] < mine_P[:, None])).to(tl.int32), 1)
+    real_P = p < num_pairs
+    tl.store(expert_ptr + group_P, mine_P, mask=real_P)
+    tl.store(pair_ptr + group_P * M + rank_P, p, mask=real_P)
+
+
+@triton.jit
+def _multiply_chosen(
+    x_ptr,
+    weight_ptr,
+    score_ptr,
+    expert_ptr,
+    pair_ptr,
+    out_ptr,
+    num_outputs,
+    num_inputs,
+    num_tokens,
+    C: tl.constexpr,
+    GATED: tl.constexpr,
+    EVEN: tl.constexpr,
+    M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One expert's tile for its pairs: gate and up from tokens to pairs, or down from pairs to summands."""
+    wait(PDL)
+    group = tl.program_id(1)
+    expert = tl.load(expert_ptr + group).to(tl.int64)
+    if expert >= 0:
+        n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+        k = tl.arange(0, BLOCK_K)
+        pair_M = tl.load(pair_ptr + group * M + tl.arange(0, M)).to(tl.int64)
+        live_M = pair_M >= 0
+        row_M = pair_M // C if GATED else pair_M
+        x_MK = x_ptr + row_M[:, None] * num_inputs + k[None, :]
+        half = num_outputs.to(tl.int64) * num_inputs
+        weight_NK = weight_ptr + expert * half * (2 if GATED else 1) + n[:, None].to(tl.int64) * num_inputs + k[None, :]
+        sum_NM = tl.zeros((BLOCK_N, M), tl.float32)
+        up_NM = tl.zeros((BLOCK_N, M), tl.float32)
+        for at in tl.range(0, num_inputs, BLOCK_K, num_stages=STAGES):
+            live_NK, live_MK = (n < num_outputs)[:, None], live_M[:, None]
+            if not EVEN:
+                inside_K = (at + k < num_inputs)[None, :]
+                live_NK, live_MK = live_NK & inside_K, live_MK & inside_K
+            x = tl.load(x_MK + at, mask=live_MK, other=0.0)
+            weight = tl.load(weight_NK + at, mask=live_NK, other=0.0, eviction_policy="evict_first")
+            sum_NM = tl.dot(weight, x.T, sum_NM)
+            if GATED:
+                weight = tl.load(weight_NK + half + at, mask=live_NK, other=0.0, eviction_policy="evict_first")
+                up_NM = tl.dot(weight, x.T, up_NM)
+        kind = x_ptr.dtype.element_ty
+        if GATED:  # rounded as separate operations would
+            gate_NM = sum_NM.to(kind).to(tl.float32)
+            gate_NM = (gate_NM * tl.sigmoid(gate_NM)).to(kind).to(tl.float32)
+            sum_NM = gate_NM * up_NM.to(kind).to(tl.float32)
+            out_M = pair_M
+        else:
+            sum_NM *= tl.load(score_ptr + pair_M, mask=live_M, other=0.0)[None, :]
+            out_M = pair_M % C * num_tokens + pair_M // C
+        place_NM = out_ptr + out_M[None, :] * num_outputs + n[:, None]
+        tl.store(place_NM, sum_NM.to(out_ptr.dtype.element_ty), mask=(n < num_outputs)[:, None] & live_M[None, :])
+    launch_next(PDL)
+
+
+def fits(x: Tensor, num_chosen: int) -> bool:
+    """Whether these kernels take the tokens [..., H]: few, in 16 bits."""
+    num_tokens = x.numel() // x.shape[-1]
+    return num_tokens <= MAX_TOKENS and num_tokens * num_chosen <= MAX_PAIRS and x.dtype.itemsize == 2
+
+
+def choose(logits_TE: Tensor, num_chosen: int, *, normalizes: bool) -> tuple[Tensor, Tensor]:
+    """Each token's experts, best first, int32 [T, C], and their scores, float32 [T, C]; `logits_TE` is contiguous."""
+    T, E = logits_TE.shape
+    experts_TC = torch.empty((T, num_chosen), dtype=torch.int32, device=logits_TE.device)
+    scores_TC = torch.empty((T, num_chosen), dtype=torch.float32, device=logits_TE.device)
+    _choose[(T,)](
+        logits_TE, experts_TC, scores_TC, E, C=num_chosen, NORMALIZES=normalizes,
+        BLOCK_E=triton.next_power_of_2(E), num_warps=4, **overlapped(logits_TE.device),
+    )  # fmt: skip
+    return experts_TC, scores_TC
+
+
+def mixture(x_TH: Tensor, experts_TC: Tensor, scores_TC: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Summands [C, T, H] in float32: score · down(silu(gate(x)) · up(x)) for each of a token's experts.
+
+    Args:
+        x_TH: contiguous, 16 bits.
+        experts_TC: int32, contiguous; a token's experts differ.
+        scores_TC: float32, contiguous.
+        gate_up: [E, 2·I, H], gate's rows first; contiguous.
+        down: [E, H, I]; contiguous.
+    """
+    (T, H), C = x_TH.shape, experts_TC.shape[1]
+    E, I, device = down.shape[0], down.shape[2], x_TH.device  # noqa: E741
+    num_pairs, num_groups, rows = T * C, min(E, T * C), max(16, triton.next_power_of_2(T))
+    expert_G = torch.empty(num_groups, dtype=torch.int32, device=device)
+    pair_GM = torch.empty((num_groups, rows), dtype=torch.int32, device=device)
+    block_p = max(16, triton.next_power_of_2(num_pairs))
+    options = overlapped(device)
+    _group[(1,)](
+        experts_TC, expert_G, pair_GM, num_pairs, num_groups, M=rows, BLOCK_G=triton.next_power_of_2(num_groups),
+        BLOCK_P=block_p, BLOCK_Q=min(64, block_p), num_warps=8, **options,
+    )  # fmt: skip
+    shared = {"C": C, "M": rows, "BLOCK_N": _OUTPUTS, "BLOCK_K": _INPUTS, "STAGES": _STAGES, "num_warps": 4, **options}
+    hidden_PI = torch.empty((num_pairs, I), dtype=x_TH.dtype, device=device)
+    _multiply_chosen[(triton.cdiv(I, _OUTPUTS), num_groups)](
+        x_TH, gate_up, scores_TC, expert_G, pair_GM, hidden_PI, I, H, T, GATED=True, EVEN=H % _INPUTS == 0, **shared
+    )
+    out_CTH = torch.empty((C, T, H), dtype=torch.float32, device=device)
+    _multiply_chosen[(triton.cdiv(H, _OUTPUTS), num_groups)](
+        hidden_PI, down, scores_TC, expert_G, pair_GM, out_CTH, H, I, T, GATED=False, EVEN=I % _INPUTS == 0, **shared
+    )
+    return out_CTH
