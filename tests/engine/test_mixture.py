@@ -1,4 +1,4 @@
-"""A mixture of experts under speculation: the answers are plain decoding's."""
+"""Mixtures of experts and latent attention under speculation: the answers are plain decoding's."""
 
 from __future__ import annotations
 
@@ -7,22 +7,58 @@ import pytest
 from engine.test_lossless import answers, prompts, sampled, whole
 from engine.tiny import OracleDrafter, engine, tiny_drafter, tiny_target
 from outpace import SamplingParams
-from outpace.models.arch import MixtureConfig
+from outpace.engine.memory import bytes_per_page
+from outpace.models.arch import LatentConfig, MixtureConfig
 from outpace.models.registry import LoadedTarget
 
+SOME = (True, False, True)
 
-@pytest.fixture(scope="module")
-def target() -> LoadedTarget:
-    mixture = MixtureConfig(
-        num_experts=5, num_chosen=2, intermediate_size=24, normalizes=True, layers=(True, False, True)
-    )
+
+def qwen3_moe() -> LoadedTarget:
+    mixture = MixtureConfig(num_experts=5, num_chosen=2, intermediate_size=24, normalizes=True, layers=SOME)
     return tiny_target(seed=70, architecture="qwen3_moe", mixture=mixture)
 
 
+def deepseek_v3() -> LoadedTarget:
+    mixture = MixtureConfig(
+        num_experts=8,
+        num_chosen=3,
+        intermediate_size=24,
+        normalizes=True,
+        layers=SOME,
+        scoring="sigmoid",
+        num_groups=4,
+        num_chosen_groups=2,
+        corrects=True,
+        scale=2.5,
+        shared_size=24,
+        routes_in_float32=True,
+    )
+    latent = LatentConfig(kv_rank=16, q_rank=12, plain_dim=8, value_dim=10, scale=16**-0.5, interleaved=True)
+    target = tiny_target(seed=71, architecture="deepseek_v3", mixture=mixture, latent=latent, num_kv_heads=4)
+    for name, buffer in target.model.named_buffers():
+        if "correction" in name:
+            buffer.uniform_(-0.1, 0.1)
+    return target
+
+
+@pytest.mark.parametrize("make", [qwen3_moe, deepseek_v3])
 @pytest.mark.parametrize("k", [1, 4])
-def test_speculative_equals_plain(target: LoadedTarget, k: int) -> None:
-    batch = prompts(6, seed=70)
-    for params in (SamplingParams(max_tokens=24), sampled(6)):
+def test_speculative_equals_plain(make: object, k: int) -> None:
+    target: LoadedTarget = make()  # type: ignore[operator]
+    batch = prompts(4, seed=70)
+    for params, options in ((SamplingParams(max_tokens=20), {"num_pages": 30}), (sampled(4), {"prefill_chunk": 5})):
         plain = engine(target).generate(batch, params)
-        for drafter in (OracleDrafter(whole(plain), accuracy=0.6), tiny_drafter(target)):
-            assert answers(engine(target, drafter, k=k).generate(batch, params)) == answers(plain)
+        for drafter in (OracleDrafter(whole(plain), accuracy=0.6), tiny_drafter(target, num_kv_heads=2)):
+            llm = engine(target, drafter, k=k, **options)
+            assert answers(llm.generate(batch, params)) == answers(plain)
+
+
+def test_a_latent_is_cached_once() -> None:
+    target = deepseek_v3()
+    llm = engine(target)
+    cache = llm.engine.runner._pair.cache
+    assert cache.keys_LNHD.shape[2:] == (1, 16 + 8)
+    assert cache.values_LNHD.data_ptr() == cache.keys_LNHD.data_ptr()
+    page_bytes = bytes_per_page(target.model, None, 4, target.model.embed.weight.dtype)
+    assert page_bytes * llm.config.num_pages == cache.keys_LNHD.numel() * 4

@@ -16,10 +16,28 @@ CONFIGS = {
     "qwen3": transformers.Qwen3Config,
     "mixtral": transformers.MixtralConfig,
     "qwen3_moe": transformers.Qwen3MoeConfig,
+    "deepseek_v2": transformers.DeepseekV2Config,
+    "deepseek_v3": transformers.DeepseekV3Config,
+}
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
 }
 OWN_SIZES: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 16},
     "mixtral": {"num_local_experts": 6, "num_experts_per_tok": 2},
+    "deepseek_v2": LATENT | {"n_shared_experts": 2},
+    "deepseek_v3": LATENT | {"num_mtp_layers": 0},
     "qwen3_moe": {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
 }
 

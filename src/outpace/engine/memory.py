@@ -15,7 +15,8 @@ from outpace.models.target import Target
 def bytes_per_page(target: Target, drafter: Drafter | None, page_size: int, dtype: torch.dtype) -> int:
     """Bytes of one page over all layers of both models, the boundary feature included."""
     config = target.config
-    elements = page_size * 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    kinds = 2 if config.shared_value_dim is None else 1
+    elements = page_size * kinds * config.num_layers * config.num_cached_heads * config.key_dim
     if drafter is not None:
         wiring = drafter.wiring
         elements += page_size * 2 * wiring.num_kv_heads * wiring.head_dim + wiring.hidden_size

@@ -46,7 +46,7 @@ def visible(
 
 
 def attention(q_BSHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, visible_BST: Tensor) -> Tensor:
-    """Softmax attention with scale 1/sqrt(D) over what each query may see; returns [B, S, heads, D]."""
+    """Softmax attention with scale 1/sqrt(D) over what each query may see; returns [B, S, heads, D of the values]."""
     B, S, num_heads, D = q_BSHD.shape
     num_kv_heads = k_BTHD.shape[2]
     G = num_heads // num_kv_heads
@@ -57,7 +57,7 @@ def attention(q_BSHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, visible_BST: Tenso
         q, mask = q.repeat(1, 1, copies, 1), mask.repeat(1, 1, copies, 1)
     o = F.scaled_dot_product_attention(q, k_BTHD.transpose(1, 2), v_BTHD.transpose(1, 2), attn_mask=mask)
     o = o[:, :, : G * S]
-    return o.view(B, num_kv_heads, G, S, D).permute(0, 3, 1, 2, 4).reshape(B, S, num_heads, D)
+    return o.view(B, num_kv_heads, G, S, -1).permute(0, 3, 1, 2, 4).reshape(B, S, num_heads, -1)
 
 
 class PagedAttend:
@@ -171,9 +171,8 @@ class PagedAttend:
         masks = {w: visible(self._start_B, num_tokens, past_BT.shape[1], w, self._first_B) for w in windows}
 
         def attend(q_BSHD: Tensor, keys_NHD: Tensor, values_NHD: Tensor, window: int | None) -> Tensor:
-            shape = (*past_BT.shape, *keys_NHD.shape[1:])
-            k_BTHD = keys_NHD.index_select(0, past).view(shape)
-            v_BTHD = values_NHD.index_select(0, past).view(shape)
+            k_BTHD = keys_NHD.index_select(0, past).unflatten(0, past_BT.shape)
+            v_BTHD = values_NHD.index_select(0, past).unflatten(0, past_BT.shape)
             return attention(q_BSHD, k_BTHD, v_BTHD, masks[window])
 
         return attend

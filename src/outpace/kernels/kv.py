@@ -23,6 +23,8 @@ class KVCache:
     keys_LNHD: Tensor
     values_LNHD: Tensor
     page_size: int
+    shares_values: bool = False
+    """The values are the first elements of the keys, and not stored beside them."""
 
     @classmethod
     def allocate(
@@ -35,10 +37,16 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        shared_value_dim: int | None = None,
     ) -> KVCache:
-        """Zeroed memory: a masked slot still enters a product, and zero times NaN would be NaN."""
+        """Zeroed memory: a masked slot still enters a product, and zero times NaN would be NaN.
+
+        With `shared_value_dim` the first so many elements of a key are its value.
+        """
         shape = (num_layers, num_pages * page_size, num_kv_heads, head_dim)
         keys = torch.zeros(shape, dtype=dtype, device=device)
+        if shared_value_dim is not None:
+            return cls(keys, keys[..., :shared_value_dim], page_size, shares_values=True)
         return cls(keys, torch.zeros_like(keys), page_size)
 
 
@@ -101,4 +109,5 @@ def write_kv(cache: KVCache, layer: int, k_BSHD: Tensor, v_BSHD: Tensor, slots_B
     """
     slots = slots_BS.flatten()
     cache.keys_LNHD[layer].index_copy_(0, slots, k_BSHD.flatten(0, 1).nan_to_num(0.0, 0.0, 0.0))
-    cache.values_LNHD[layer].index_copy_(0, slots, v_BSHD.flatten(0, 1).nan_to_num(0.0, 0.0, 0.0))
+    if not cache.shares_values:
+        cache.values_LNHD[layer].index_copy_(0, slots, v_BSHD.flatten(0, 1).nan_to_num(0.0, 0.0, 0.0))

@@ -31,7 +31,8 @@ class TargetAnatomy:
     @property
     def kv_elements_per_token(self) -> int:
         """Keys and values of one token over all layers."""
-        return 2 * self.config.num_layers * self.config.num_kv_heads * self.config.head_dim
+        kinds = 2 if self.config.shared_value_dim is None else 1
+        return kinds * self.config.num_layers * self.config.num_cached_heads * self.config.key_dim
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -96,10 +96,10 @@ def target_reads(config: TargetConfig, itemsize: int) -> Reads:
     """One forward of the target: all layers, final norm and head.
 
     Raises:
-        ConfigError: it is a mixture of experts, whose bytes depend on the experts that are chosen.
+        ConfigError: it is a mixture of experts, whose bytes depend on those that are chosen, or has latent attention.
     """
-    if config.mixture is not None:
-        raise ConfigError(f"{config.architecture} is a mixture of experts; its bytes limit is not known beforehand")
+    if config.mixture is not None or config.latent is not None:
+        raise ConfigError(f"limits are for dense models; {config.architecture} is none")
     hidden, head_dim = config.hidden_size, config.head_dim
     q, kv = config.num_heads * head_dim, config.num_kv_heads * head_dim
     products = (q + 2 * kv) * hidden + q * hidden + 3 * hidden * config.intermediate_size

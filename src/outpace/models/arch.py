@@ -46,7 +46,7 @@ class RopeConfig:
 class MixtureConfig:
     """A mixture of experts in place of some layers' MLP: every token goes through the few that its router scores best.
 
-    Scores are the softmax over all experts; a token's output is the sum of its experts' outputs, weighted by them.
+    A token's output is the sum of its experts' outputs, weighted by their scores, and of what all tokens go through.
     """
 
     num_experts: int
@@ -58,6 +58,40 @@ class MixtureConfig:
     """Whether the chosen scores are divided by their sum."""
     layers: tuple[bool, ...]
     """Which layers have it; the others keep an MLP."""
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    """Of the router's logits: over all experts, or each by itself."""
+    num_groups: int = 1
+    num_chosen_groups: int = 1
+    """Only experts of the best groups may be chosen: those with the best expert, or with `corrects` the best two."""
+    corrects: bool = False
+    """Whether a bias is added to the scores to choose by, not to weigh by."""
+    scale: float = 1.0
+    """Of the scores, in the end."""
+    shared_size: int = 0
+    """Intermediate size of the MLP that every token goes through; 0 is none."""
+    routes_in_float32: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentConfig:
+    """Multi-head latent attention: keys and values of all heads are made from one latent a token, which is cached.
+
+    Source: DeepSeek-V2, arXiv:2405.04434. A head's query and key have a part that is not turned and one that is; the
+    key's turned part is one for all heads. `TargetConfig.head_dim` is the turned part.
+    """
+
+    kv_rank: int
+    """Of the latent."""
+    q_rank: int | None
+    """Of the queries' own latent; None makes queries directly."""
+    plain_dim: int
+    """Of a head's query and key, the part that is not turned."""
+    value_dim: int
+    """Of a head."""
+    scale: float
+    """Of the softmax: (plain + turned) ** -0.5, times what yarn adds."""
+    interleaved: bool
+    """Whether the checkpoint's turned dimensions lie in pairs, not in halves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +99,7 @@ class TargetConfig:
     """One decoder-only target. `windows[i]` is how many tokens layer i sees, itself included; None is all."""
 
     architecture: str
-    """llama, mistral, qwen2, qwen3, mixtral or qwen3_moe."""
+    """The model_type of its config.json; kimi_k2 and kimi_k25 are deepseek_v3."""
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -83,5 +117,23 @@ class TargetConfig:
     tie_embeddings: bool = False
     windows: tuple[int | None, ...]
     mixture: MixtureConfig | None = None
+    latent: LatentConfig | None = None
+    num_further_layers: int = 0
+    """Layers behind the last that a checkpoint may hold to predict further tokens; they are not loaded."""
     eos_token_ids: tuple[int, ...] = ()
     """Every one of them ends an answer; see `ends`."""
+
+    @property
+    def num_cached_heads(self) -> int:
+        """Heads of the keys and values that are cached."""
+        return self.num_kv_heads if self.latent is None else 1
+
+    @property
+    def key_dim(self) -> int:
+        """Elements of a cached key; a latent is cached with the turned part of the key behind it."""
+        return self.head_dim if self.latent is None else self.latent.kv_rank + self.head_dim
+
+    @property
+    def shared_value_dim(self) -> int | None:
+        """How many elements of a cached key are the value; None if values are cached beside the keys."""
+        return None if self.latent is None else self.latent.kv_rank

@@ -25,7 +25,8 @@ from outpace.models.fresh import DrafterOptions, fresh_wiring
 from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, fuses, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.rope import RotaryEmbedding
-from outpace.models.target import Target, attention_slots, mlp_slots
+from outpace.models.slots import attention_slots, mlp_slots
+from outpace.models.target import Target
 from outpace.models.wiring import DrafterWiring
 
 

@@ -1,6 +1,6 @@
 """A mixture of experts: a router sends every token through a few of many small MLPs.
 
-Source: Shazeer et al. 2017, arXiv:1701.06538; routing as Mixtral and Qwen3-MoE publish it.
+Source: Shazeer et al. 2017, arXiv:1701.06538; routing as Mixtral, Qwen3-MoE and DeepSeek publish it.
 
 Legend: B rows, S tokens a row, T = B·S, H hidden, E experts, C experts a token, I intermediate size of one.
 """
@@ -12,15 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outpace.models.arch import MixtureConfig
-from outpace.models.layers import Linear, fuses
+from outpace.models.layers import GatedMLP, Linear, fuses
 
 
 class Mixture(nn.Module):
-    """Σ over the chosen experts e of score · down_e(silu(gate_e(x)) · up_e(x)).
+    """Σ over the chosen experts e of score · down_e(silu(gate_e(x)) · up_e(x)), plus what all tokens go through.
 
     An expert's weights are read once for all tokens that chose it, and not at all if none did. On a GPU a forward of
     many tokens asks the host which experts were chosen, so it cannot be part of a graph.
     """
+
+    correction_E: Tensor | None
 
     def __init__(
         self,
@@ -32,16 +34,22 @@ class Mixture(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
+        router_dtype = torch.float32 if config.routes_in_float32 else dtype
+        self.router = Linear(hidden_size, config.num_experts, dtype=router_dtype, device=device)
+        correction = torch.empty(config.num_experts, device=device) if config.corrects else None
+        self.register_buffer("correction_E", correction)
         shape = (config.num_experts, 2 * config.intermediate_size, hidden_size)
-        self.router = Linear(hidden_size, config.num_experts, dtype=dtype, device=device)
         self.gate_up = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
         shape = (config.num_experts, hidden_size, config.intermediate_size)
         self.down = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
+        self.shared: GatedMLP | None = None
+        if config.shared_size:
+            self.shared = GatedMLP(hidden_size, config.shared_size, dtype=dtype, device=device)
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         """[B, S, H]; on a GPU, for few tokens, its summands [C, B, S, H] in float32, one for each expert of a token."""
         x_TH = x_BSH.flatten(0, 1)
-        if fuses(x_TH):
+        if fuses(x_TH) and self._plain:
             from outpace.kernels.gpu import mixture as gpu
 
             if gpu.fits(x_TH, self.config.num_chosen):
@@ -55,14 +63,36 @@ class Mixture(nn.Module):
             gate, up = F.linear(x_TH[tokens], self.gate_up[expert]).chunk(2, -1)
             y = F.linear(F.silu(gate) * up, self.down[expert])
             out_TH.index_add_(0, tokens, y.float() * scores_TC[tokens, places, None])
-        return out_TH.to(x_BSH.dtype).view_as(x_BSH)
+        out_BSH = out_TH.to(x_BSH.dtype).view(x_BSH.shape)
+        return out_BSH if self.shared is None else out_BSH + self.shared(x_BSH)
 
     __call__ = forward
 
+    @property
+    def _plain(self) -> bool:
+        """Whether the GPU's kernels know this routing: the softmax over all experts, and nothing else."""
+        return self.config.scoring == "softmax" and self.config.num_groups == 1 and self.shared is None
+
     def choose(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
         """Each token's experts, best first, int64 [T, C], and their scores, float32 [T, C]."""
-        scores_TE = self.router(x_TH).float().softmax(-1)
-        scores_TC, experts_TC = scores_TE.topk(self.config.num_chosen, dim=-1)
-        if self.config.normalizes:
-            scores_TC = scores_TC / scores_TC.sum(-1, keepdim=True)
-        return experts_TC, scores_TC
+        config = self.config
+        logits_TE = self.router(x_TH.float()) if config.routes_in_float32 else self.router(x_TH).float()
+        scores_TE = logits_TE.sigmoid() if config.scoring == "sigmoid" else logits_TE.softmax(-1)
+        ranked_TE = scores_TE if self.correction_E is None else scores_TE + self.correction_E
+        if config.num_groups > 1:
+            ranked_TE = self._of_best_groups(ranked_TE)
+        experts_TC = ranked_TE.topk(config.num_chosen, dim=-1).indices
+        scores_TC = scores_TE.gather(1, experts_TC)
+        if config.normalizes:
+            scores_TC = scores_TC / (scores_TC.sum(-1, keepdim=True) + 1e-20)
+        return experts_TC, scores_TC * config.scale
+
+    def _of_best_groups(self, ranked_TE: Tensor) -> Tensor:
+        """-inf for experts of other groups; groups are ranked by their best expert, or the sum of their best two."""
+        config = self.config
+        grouped = ranked_TE.unflatten(-1, (config.num_groups, -1))
+        best_TG = grouped.topk(2, dim=-1).values.sum(-1) if config.corrects else grouped.amax(-1)
+        groups = best_TG.topk(config.num_chosen_groups, dim=-1).indices
+        left_out = torch.ones_like(best_TG, dtype=torch.bool).scatter(1, groups, False)
+        ranked: Tensor = grouped.masked_fill(left_out[..., None], -torch.inf)
+        return ranked.flatten(1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from outpace.models.arch import TargetConfig
 from outpace.models.gguf.checkpoint import read_gguf
 from outpace.models.hf.config import read_target
-from outpace.models.hf.weights import read_safetensors
+from outpace.models.hf.wrapped import read_tensors
 from outpace.models.source import Source
 from outpace.models.target import Target
 from outpace.models.text.tokenizer import Tokenizer
@@ -54,9 +54,7 @@ def describe_target(source: Source) -> Described:
         )
     tokenizer = Tokenizer.from_directory(source.path)
     config, notes = read_target(source.path, tokenizer_eos=None if tokenizer is None else tokenizer.eos_token_id)
-    return Described(
-        config=config, tokenizer=tokenizer, notes=notes, open_tensors=partial(read_safetensors, source.path)
-    )
+    return Described(config=config, tokenizer=tokenizer, notes=notes, open_tensors=partial(read_tensors, source.path))
 
 
 def load_target(source: Source, *, dtype: torch.dtype, device: torch.device | str) -> LoadedTarget:

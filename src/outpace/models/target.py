@@ -1,8 +1,8 @@
 """The target: a decoder-only transformer whose forward is a plain function of tokens, positions and `attend`.
 
-One class serves Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE, which differ only in what `TargetConfig` says. It
-never sees a cache or a mask, so prefill, plain decoding and verify are the same call, and it gives up the hidden states
-that an EAGLE-3 drafter taps on the way.
+One class serves every architecture: Llama, Mistral, Qwen, their mixtures of experts and DeepSeek differ only in what
+`TargetConfig` says. It never sees a cache or a mask, so prefill, plain decoding and verify are the same call, and it
+gives up the hidden states that an EAGLE-3 drafter taps on the way.
 
 Legend: B rows, S tokens a row, H hidden, F tapped features (A taps · H), V vocabulary.
 """
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from outpace.models.arch import TargetConfig
+from outpace.models.latent import LatentAttention
 from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.mixture import Mixture
 from outpace.models.rope import Rotary, RotaryEmbedding
+from outpace.models.slots import attention_slots, latent_slots, mixture_slots, mlp_slots
 
 
 class Layer(nn.Module):
@@ -28,18 +30,7 @@ class Layer(nn.Module):
         super().__init__()
         hidden, eps = config.hidden_size, config.norm_eps
         self.input_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
-        self.attention = Attention(
-            hidden,
-            hidden,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            qkv_bias=config.qkv_bias,
-            output_bias=config.output_bias,
-            qk_norm_eps=eps if config.qk_norm else None,
-            dtype=dtype,
-            device=device,
-        )
+        self.attention = _attention(config, dtype, device)
         self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
         self.mlp: GatedMLP | Mixture
         if config.mixture is not None and config.mixture.layers[index]:
@@ -63,6 +54,23 @@ class Layer(nn.Module):
         return input_BSH, x_BSH, self.mlp(normed_BSH)
 
     __call__ = forward
+
+
+def _attention(config: TargetConfig, dtype: torch.dtype, device: torch.device | str) -> Attention | LatentAttention:
+    if config.latent is not None:
+        return LatentAttention(config, dtype=dtype, device=device)
+    return Attention(
+        config.hidden_size,
+        config.hidden_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        qkv_bias=config.qkv_bias,
+        output_bias=config.output_bias,
+        qk_norm_eps=config.norm_eps if config.qk_norm else None,
+        dtype=dtype,
+        device=device,
+    )
 
 
 class Target(nn.Module):
@@ -125,7 +133,19 @@ class Target(nn.Module):
         Raises:
             CheckpointError: tensors are missing, unknown, of another shape or not of a float type.
         """
-        fill(self.slots(), tensors, optional=("lm_head.weight",) if self.config.tie_embeddings else ())
+        optional = ["lm_head.weight"] if self.config.tie_embeddings else []
+        optional += [name for name in tensors if name.startswith(self._unused)]
+        fill(self.slots(), tensors, optional=optional)
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            if isinstance(layer.attention, LatentAttention):
+                layer.attention.bring_halves_together()
+
+    @property
+    def _unused(self) -> tuple[str, ...]:
+        """How the names of layers begin that predict further tokens and are no part of the target."""
+        first = self.config.num_layers
+        return tuple(f"model.layers.{index}." for index in range(first, first + self.config.num_further_layers))
 
     def slots(self) -> dict[str, Slot]:
         """Where each tensor of a transformers checkpoint goes."""
@@ -142,54 +162,10 @@ class Target(nn.Module):
 
 def layer_slots(layer: Layer, architecture: str) -> dict[str, Slot]:
     """The slots of one layer, without their prefix."""
-    norms = {
+    slots: dict[str, Slot] = {
         "input_layernorm.weight": layer.input_norm.weight,
         "post_attention_layernorm.weight": layer.mlp_norm.weight,
     }
-    mlp = mlp_slots(layer.mlp) if isinstance(layer.mlp, GatedMLP) else mixture_slots(layer.mlp, architecture)
-    return norms | attention_slots(layer.attention) | mlp
-
-
-def attention_slots(attention: Attention) -> dict[str, Slot]:
-    """The slots of an attention block under its transformers names (`self_attn.…`); drafters have them too."""
-    num_rows = [n * attention.head_dim for n in (attention.num_heads, attention.num_kv_heads, attention.num_kv_heads)]
-    slots = _parts(attention.qkv, {f"self_attn.{name}_proj": n for name, n in zip("qkv", num_rows, strict=True)})
-    slots |= _parts(attention.output, {"self_attn.o_proj": attention.output.out_features})
-    if attention.q_norm is not None and attention.k_norm is not None:
-        slots["self_attn.q_norm.weight"] = attention.q_norm.weight
-        slots["self_attn.k_norm.weight"] = attention.k_norm.weight
-    return slots
-
-
-def mlp_slots(mlp: GatedMLP) -> dict[str, Slot]:
-    """The slots of a gated MLP under its transformers names (`mlp.…`)."""
-    width = mlp.down.in_features
-    slots = _parts(mlp.gate_up, {"mlp.gate_proj": width, "mlp.up_proj": width})
-    return slots | _parts(mlp.down, {"mlp.down_proj": mlp.down.out_features})
-
-
-EXPERT_NAMES = {
-    "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
-    "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
-}
-"""What a mixture is called, and an expert's gate, up and down."""
-
-
-def mixture_slots(mixture: Mixture, architecture: str) -> dict[str, Slot]:
-    """The slots of a mixture of experts, under the names that the architecture's checkpoints have."""
-    block, gate, up, down = EXPERT_NAMES[architecture]
-    slots: dict[str, Slot] = {f"{block}.gate.weight": mixture.router.weight}
-    for expert in range(mixture.config.num_experts):
-        halves = mixture.gate_up[expert].chunk(2)
-        for name, slot in ((gate, halves[0]), (up, halves[1]), (down, mixture.down[expert])):
-            slots[f"{block}.experts.{expert}.{name}.weight"] = slot
-    return slots
-
-
-def _parts(linear: Linear, num_rows: dict[str, int]) -> dict[str, Slot]:
-    """Row ranges of one product: name → number of rows, in their order."""
-    sizes = list(num_rows.values())
-    slots = dict(zip((f"{name}.weight" for name in num_rows), linear.weight.split_with_sizes(sizes), strict=True))
-    if linear.bias is not None:
-        slots |= zip((f"{name}.bias" for name in num_rows), linear.bias.split_with_sizes(sizes), strict=True)
-    return slots
+    attention, mlp = layer.attention, layer.mlp
+    slots |= attention_slots(attention) if isinstance(attention, Attention) else latent_slots(attention)
+    return slots | (mlp_slots(mlp) if isinstance(mlp, GatedMLP) else mixture_slots(mlp, architecture))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from outpace.errors import ConfigError
 from outpace.kernels.kv import KVCache
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
@@ -24,10 +25,18 @@ class Pair:
     def allocate(
         cls, target: Target, drafter: Drafter | None, *, num_pages: int, page_size: int, dtype: torch.dtype
     ) -> Pair:
-        """Allocates the pages of both models on the target's device."""
-        config, device = target.config, target.embed.weight.device
+        """Allocates the pages of both models on the target's device.
 
-        def pages(num_layers: int, num_kv_heads: int, head_dim: int) -> KVCache:
+        Raises:
+            ConfigError: the target has latent attention, and the device is a GPU.
+        """
+        config, device = target.config, target.embed.weight.device
+        if config.latent is not None and device.type == "cuda":
+            raise ConfigError(
+                f"{config.architecture} has latent attention, which runs on a CPU only so far: device=cpu"
+            )
+
+        def pages(num_layers: int, num_kv_heads: int, head_dim: int, shared_value_dim: int | None = None) -> KVCache:
             return KVCache.allocate(
                 num_layers=num_layers,
                 num_pages=num_pages,
@@ -36,9 +45,10 @@ class Pair:
                 head_dim=head_dim,
                 dtype=dtype,
                 device=device,
+                shared_value_dim=shared_value_dim,
             )
 
-        cache = pages(config.num_layers, config.num_kv_heads, config.head_dim)
+        cache = pages(config.num_layers, config.num_cached_heads, config.key_dim, config.shared_value_dim)
         if drafter is None:
             return cls(target, cache)
         return cls(target, cache, drafter, pages(1, drafter.wiring.num_kv_heads, drafter.wiring.head_dim))

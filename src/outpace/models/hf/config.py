@@ -21,8 +21,10 @@ from outpace.models.arch import (
 )
 from outpace.models.ends import Ends, resolve_ends
 from outpace.models.fields import Fields, read_json
+from outpace.models.hf.deepseek import DEEPSEEK, MUST_BE, read_latent, turned_dim
 from outpace.models.hf.mixture import MIXTURES, read_mixture
 from outpace.models.hf.rope import CONFIG_FIELDS, read_rope
+from outpace.models.hf.wrapped import unwrapped
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -31,7 +33,11 @@ ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
     "mixtral": "MixtralForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
 }
+SAME_AS = {"kimi_k2": "deepseek_v3"}
+"""Names under which others publish an architecture."""
 
 _ABSENT = (None, False, 0, 1)
 _MUST_BE: dict[str, tuple[object, ...]] = {
@@ -48,11 +54,14 @@ _MUST_BE: dict[str, tuple[object, ...]] = {
     "embedding_multiplier": _ABSENT,
     "residual_multiplier": _ABSENT,
     "attention_multiplier": _ABSENT,
-    "n_routed_experts": _ABSENT,
 }
 """Fields that change the maths, and the values that do not."""
-_MUST_BE_DENSE: dict[str, tuple[object, ...]] = {"num_local_experts": _ABSENT, "num_experts": _ABSENT}
-"""The same where the architecture is no mixture."""
+_OTHER_EXPERTS: dict[str, tuple[object, ...]] = {
+    "num_local_experts": _ABSENT,
+    "num_experts": _ABSENT,
+    "n_routed_experts": _ABSENT,
+}
+"""The same for how other architectures say that they are a mixture."""
 
 _HARMLESS = frozenset(
     {
@@ -63,6 +72,8 @@ _HARMLESS = frozenset(
         "bos_token_id",
         "_attn_implementation_autoset",
         "dtype",
+        "ep_size",
+        "head_dim",
         "initializer_range",
         "output_router_logits",
         "router_aux_loss_coef",
@@ -71,6 +82,9 @@ _HARMLESS = frozenset(
         "pretraining_tp",
         "torch_dtype",
         "transformers_version",
+        "aux_loss_alpha",
+        "qk_head_dim",
+        "seq_aux",
         "use_cache",
     }
 )
@@ -90,12 +104,14 @@ def read_target(directory: Path, *, tokenizer_eos: int | None = None) -> tuple[T
     Raises:
         CheckpointError: a file is unreadable, the architecture is not served, or a field is missing or not served.
     """
-    config = read_json(directory / "config.json")
+    config, wrapper = unwrapped(read_json(directory / "config.json"), str(directory / "config.json"))
     generation_path = directory / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
     fields = Fields(config, str(directory / "config.json"))
     ends = _ends(fields, Fields(generation, str(generation_path)), tokenizer_eos)
-    return _target(fields, ends.token_ids), (ends.note, *_notes(fields))
+    target = _target(fields, ends.token_ids)
+    notes = (ends.note, *_notes(fields), *([] if wrapper is None else [wrapper]))
+    return target, notes
 
 
 def _ends(fields: Fields, generation: Fields, tokenizer_eos: int | None) -> Ends:
@@ -109,12 +125,12 @@ def _ends(fields: Fields, generation: Fields, tokenizer_eos: int | None) -> Ends
 
 def _target(fields: Fields, eos_token_ids: tuple[int, ...]) -> TargetConfig:
     architecture = _architecture(fields)
-    _refuse_other_maths(fields, _MUST_BE if architecture in MIXTURES else _MUST_BE | _MUST_BE_DENSE)
+    _refuse_other_maths(fields, _must_be(architecture))
     hidden = fields.integer("hidden_size", maximum=MAX_WIDTH)
     num_heads = fields.integer("num_attention_heads", maximum=MAX_HEADS)
     num_layers = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
     max_positions = fields.integer("max_position_embeddings", maximum=MAX_POSITIONS)
-    own_bias = architecture in ("llama", "qwen3", "qwen3_moe") and fields.flag("attention_bias")
+    own_bias = architecture in ("llama", "qwen3", "qwen3_moe", *DEEPSEEK) and fields.flag("attention_bias")
     return TargetConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size", maximum=MAX_VOCAB),
@@ -129,17 +145,20 @@ def _target(fields: Fields, eos_token_ids: tuple[int, ...]) -> TargetConfig:
         max_positions=max_positions,
         qkv_bias=own_bias or architecture == "qwen2",
         output_bias=own_bias,
-        mlp_bias=architecture == "llama" and fields.flag("mlp_bias"),
+        mlp_bias=architecture in ("llama", "deepseek_v2") and fields.flag("mlp_bias"),
         qk_norm=architecture in ("qwen3", "qwen3_moe"),
         tie_embeddings=fields.flag("tie_word_embeddings"),
         windows=_windows(fields, architecture, num_layers),
         mixture=read_mixture(fields, architecture, num_layers),
+        latent=read_latent(fields, architecture, num_heads),
+        num_further_layers=fields.integer("num_nextn_predict_layers", 0, minimum=0, maximum=MAX_LAYERS),
         eos_token_ids=eos_token_ids,
     )
 
 
 def _architecture(fields: Fields) -> str:
     architecture = fields.get("model_type")
+    architecture = SAME_AS.get(architecture, architecture) if isinstance(architecture, str) else architecture
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise CheckpointError(f"{fields.origin}: model_type is {architecture!r}; served are {', '.join(ARCHITECTURES)}")
     classes = fields.get("architectures")
@@ -149,6 +168,13 @@ def _architecture(fields: Fields) -> str:
             f"{fields.origin}: architectures is {classes!r}; it must be {ARCHITECTURES[architecture]}: {hint}"
         )
     return architecture
+
+
+def _must_be(architecture: str) -> dict[str, tuple[object, ...]]:
+    if architecture in DEEPSEEK:
+        return _MUST_BE | MUST_BE[architecture]
+    own = ("num_experts", "num_local_experts") if architecture in MIXTURES else ()
+    return _MUST_BE | {name: allowed for name, allowed in _OTHER_EXPERTS.items() if name not in own}
 
 
 def _refuse_other_maths(fields: Fields, must_be: dict[str, tuple[object, ...]]) -> None:
@@ -163,7 +189,8 @@ def _refuse_other_maths(fields: Fields, must_be: dict[str, tuple[object, ...]]) 
 
 def _num_kv_heads(fields: Fields, architecture: str, num_heads: int) -> int:
     """Absent means as many as there are query heads for Llama 1; the other classes' defaults fit no checkpoint."""
-    num_kv_heads = fields.integer("num_key_value_heads", num_heads if architecture == "llama" else None)
+    like_queries = architecture == "llama" or architecture in DEEPSEEK
+    num_kv_heads = fields.integer("num_key_value_heads", num_heads if like_queries else None)
     if num_heads % num_kv_heads:
         raise CheckpointError(
             f"{fields.origin}: num_key_value_heads is {num_kv_heads}; it must divide num_attention_heads, {num_heads}"
@@ -172,6 +199,8 @@ def _num_kv_heads(fields: Fields, architecture: str, num_heads: int) -> int:
 
 
 def _head_dim(fields: Fields, architecture: str, hidden: int, num_heads: int) -> int:
+    if architecture in DEEPSEEK:
+        return turned_dim(fields)
     default = 128 if architecture in ("qwen3", "qwen3_moe") else hidden // num_heads
     head_dim = fields.integer("head_dim", default, minimum=2, maximum=MAX_HEAD_DIM)
     guessed = fields.get("head_dim") is None and architecture not in ("qwen3", "qwen3_moe")
@@ -185,7 +214,7 @@ def _head_dim(fields: Fields, architecture: str, hidden: int, num_heads: int) ->
 
 def _windows(fields: Fields, architecture: str, num_layers: int) -> tuple[int | None, ...]:
     """The window of each layer. An absent sliding_window is 4096 in transformers' classes, a null one is none."""
-    if architecture == "llama":
+    if architecture == "llama" or architecture in DEEPSEEK:
         return (None,) * num_layers
     if architecture == "mixtral":
         absent = fields.get("sliding_window") is None

@@ -1,13 +1,14 @@
-"""The experts of a transformers config.json, as Mixtral and Qwen3-MoE write them."""
+"""The experts of a transformers config.json, as Mixtral and Qwen3-MoE write them; DeepSeek's are in `deepseek`."""
 
 from __future__ import annotations
 
 from outpace.errors import CheckpointError
 from outpace.models.arch import MAX_EXPERTS, MAX_WIDTH, MixtureConfig
 from outpace.models.fields import Fields
+from outpace.models.hf.deepseek import DEEPSEEK, read_experts
 
 MIXTURES = ("mixtral", "qwen3_moe")
-"""Architectures that have experts."""
+"""Architectures whose experts are read here."""
 
 
 def read_mixture(fields: Fields, architecture: str, num_layers: int) -> MixtureConfig | None:
@@ -16,6 +17,8 @@ def read_mixture(fields: Fields, architecture: str, num_layers: int) -> MixtureC
     Raises:
         CheckpointError: a field is missing or out of its range.
     """
+    if architecture in DEEPSEEK:
+        return read_experts(fields, architecture, num_layers)
     if architecture not in MIXTURES:
         return None
     num_experts = _num_experts(fields, architecture)

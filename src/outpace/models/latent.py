@@ -1,0 +1,82 @@
+"""Multi-head latent attention, absorbed: queries are brought into the latent's space, so that keys and values of all
+heads are one cached vector a token, and attention is that of one KV head.
+
+    score = q_plain · (W_k latent) + q_turned · k_turned = (W_kᵀ q_plain) · latent + q_turned · k_turned
+    out   = W_v Σ weight · latent
+
+Source: DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
+
+Legend: B rows, S tokens a row, H hidden, N heads, R rank of the latent; D turned, P plain and V value dimensions of a
+head, E = R + D.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from outpace.models.arch import TargetConfig
+from outpace.models.layers import Attend, Linear, RMSNorm
+from outpace.models.rope import Rotary, rotate
+
+NORM_EPS = 1e-6
+"""Of the latents' norms, whatever the config says of the others."""
+
+
+class LatentAttention(nn.Module):
+    """One layer's. `attend` sees one KV head: its key is the latent and the turned part, its value the latent."""
+
+    def __init__(self, config: TargetConfig, *, dtype: torch.dtype, device: torch.device | str) -> None:
+        super().__init__()
+        latent = config.latent
+        assert latent is not None
+        self.latent, self.num_heads, self.turned_dim = latent, config.num_heads, config.head_dim
+        hidden, bias = config.hidden_size, config.qkv_bias
+        num_rows = config.num_heads * (latent.plain_dim + config.head_dim)
+        self.q_down: Linear | None = None
+        self.q_norm: RMSNorm | None = None
+        if latent.q_rank is not None:
+            self.q_down = Linear(hidden, latent.q_rank, bias=bias, dtype=dtype, device=device)
+            self.q_norm = RMSNorm(latent.q_rank, NORM_EPS, dtype=dtype, device=device)
+        self.q_up = Linear(latent.q_rank or hidden, num_rows, dtype=dtype, device=device)
+        self.kv_down = Linear(hidden, latent.kv_rank + config.head_dim, bias=bias, dtype=dtype, device=device)
+        self.kv_norm = RMSNorm(latent.kv_rank, NORM_EPS, dtype=dtype, device=device)
+        shape = (config.num_heads, latent.plain_dim + latent.value_dim, latent.kv_rank)
+        self.kv_up = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
+        self.output = Linear(
+            config.num_heads * latent.value_dim, hidden, bias=config.output_bias, dtype=dtype, device=device
+        )
+        self.query_scale = latent.scale * config.key_dim**0.5
+        """`attend` scales by key_dim ** -0.5; this makes it the model's own scale."""
+
+    def forward(self, x_BSH: Tensor, rotary: Rotary, attend: Attend, layer_index: int) -> Tensor:
+        latent, D = self.latent, self.turned_dim
+        q = x_BSH
+        if self.q_down is not None and self.q_norm is not None:
+            q = self.q_norm(self.q_down(q))
+        q_BSNE = self.q_up(q).unflatten(-1, (self.num_heads, -1))
+        plain_BSNP, turned_BSND = q_BSNE.split_with_sizes((latent.plain_dim, D), -1)
+        latent_BSR, shared_BSD = self.kv_down(x_BSH).split_with_sizes((latent.kv_rank, D), -1)
+        latent_BSR = self.kv_norm(latent_BSR)
+        up_NPR, up_NVR = self.kv_up.split_with_sizes((latent.plain_dim, latent.value_dim), 1)
+        absorbed_BSNR = torch.einsum("bsnp,npr->bsnr", plain_BSNP, up_NPR)
+        q_BSNE = torch.cat((absorbed_BSNR, rotate(turned_BSND, rotary)), -1) * self.query_scale
+        k_BS1E = torch.cat((latent_BSR[:, :, None], rotate(shared_BSD[:, :, None], rotary)), -1)
+        o_BSNR = attend(layer_index, q_BSNE, k_BS1E, k_BS1E[..., : latent.kv_rank])
+        return self.output(torch.einsum("bsnr,nvr->bsnv", o_BSNR, up_NVR).flatten(2))
+
+    __call__ = forward
+
+    @torch.no_grad()
+    def bring_halves_together(self) -> None:
+        """After loading: turned dimensions that the checkpoint holds in pairs (0 1)(2 3)… become halves, 0 2 … 1 3 …"""
+        if not self.latent.interleaved:
+            return
+        order = torch.arange(self.turned_dim).view(-1, 2).t().flatten()
+        queries = self.q_up.weight.unflatten(0, (self.num_heads, -1))[:, self.latent.plain_dim :]
+        queries.copy_(queries[:, order].clone())
+        keys = self.kv_down.weight[self.latent.kv_rank :]
+        keys.copy_(keys[order].clone())
+        if self.kv_down.bias is not None:
+            bias = self.kv_down.bias[self.latent.kv_rank :]
+            bias.copy_(bias[order].clone())
