@@ -166,7 +166,7 @@ def test_what_is_not_used_is_said(tmp_path: Path) -> None:
         ({"architectures": ["LlamaForCausalLMEagle3"]}, "pass it as drafter"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "must be LlamaForCausalLM"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config.*fp8.*before it was quantised"),
+        ({"quantization_config": {"quant_method": "bnb"}}, "quantization_config.*bnb.*before it was quantised"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not served; .*llama3"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),

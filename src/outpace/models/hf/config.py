@@ -23,6 +23,7 @@ from outpace.models.ends import Ends, resolve_ends
 from outpace.models.fields import Fields, read_json
 from outpace.models.hf.deepseek import DEEPSEEK, MUST_BE, read_latent, turned_dim
 from outpace.models.hf.mixture import MIXTURES, read_mixture
+from outpace.models.hf.quantised import read_scheme
 from outpace.models.hf.rope import CONFIG_FIELDS, read_rope
 from outpace.models.hf.wrapped import unwrapped
 
@@ -42,8 +43,6 @@ SAME_AS = {"kimi_k2": "deepseek_v3"}
 _ABSENT = (None, False, 0, 1)
 _MUST_BE: dict[str, tuple[object, ...]] = {
     "hidden_act": (None, "silu", "swish"),
-    "quantization_config": (None,),
-    "compression_config": (None,),
     "is_encoder_decoder": (None, False),
     "is_causal": (None, True),
     "partial_rotary_factor": (None, 1),
@@ -83,6 +82,8 @@ _HARMLESS = frozenset(
         "torch_dtype",
         "transformers_version",
         "aux_loss_alpha",
+        "compression_config",
+        "quantization_config",
         "qk_head_dim",
         "seq_aux",
         "use_cache",
@@ -110,8 +111,9 @@ def read_target(directory: Path, *, tokenizer_eos: int | None = None) -> tuple[T
     fields = Fields(config, str(directory / "config.json"))
     ends = _ends(fields, Fields(generation, str(generation_path)), tokenizer_eos)
     target = _target(fields, ends.token_ids)
-    notes = (ends.note, *_notes(fields), *([] if wrapper is None else [wrapper]))
-    return target, notes
+    scheme = read_scheme(config, fields.origin)
+    said = [] if scheme is None else [f"{scheme.note} are unpacked to the model's dtype as they are loaded"]
+    return target, (ends.note, *_notes(fields), *said, *([] if wrapper is None else [wrapper]))
 
 
 def _ends(fields: Fields, generation: Fields, tokenizer_eos: int | None) -> Ends:
@@ -181,10 +183,7 @@ def _refuse_other_maths(fields: Fields, must_be: dict[str, tuple[object, ...]]) 
     for name, allowed in must_be.items():
         value = fields.get(name)
         if value not in allowed:
-            remedy = "; use the checkpoint before it was quantised, or a GGUF file" if "quantization" in name else ""
-            raise CheckpointError(
-                f"{fields.origin}: {name} is {value!r}, which changes the maths and is not served{remedy}"
-            )
+            raise CheckpointError(f"{fields.origin}: {name} is {value!r}, which changes the maths and is not served")
 
 
 def _num_kv_heads(fields: Fields, architecture: str, num_heads: int) -> int:

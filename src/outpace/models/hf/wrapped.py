@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outpace.errors import CheckpointError
 from outpace.models.fields import read_json
+from outpace.models.hf.quantised import Unpacked, read_scheme
 from outpace.models.hf.weights import read_safetensors
 
 PREFIX = "language_model."
@@ -34,14 +35,19 @@ def unwrapped(config: dict[str, Any], origin: str) -> tuple[dict[str, Any], str 
 
 
 def read_tensors(directory: Path) -> Mapping[str, Tensor]:
-    """The language model's tensors of a checkpoint directory, under the names that they have without a wrapper.
+    """The language model's tensors of a checkpoint directory, as they are without a wrapper and not quantised.
 
     Raises:
         CheckpointError: the files cannot be read.
     """
-    tensors = read_safetensors(directory)
-    wrapped = read_json(directory / "config.json").get("model_type") in WRAPPERS
-    return _Inner(tensors) if wrapped else tensors
+    tensors: Mapping[str, Tensor] = read_safetensors(directory)
+    path = directory / "config.json"
+    config = read_json(path)
+    inner, wrapper = unwrapped(config, str(path))
+    if wrapper is not None:
+        tensors = _Inner(tensors)
+    scheme = read_scheme(inner, str(path))
+    return tensors if scheme is None else Unpacked(tensors, scheme)
 
 
 class _Inner(Mapping[str, Tensor]):

@@ -1,0 +1,159 @@
+"""Quantised checkpoints: which scheme a config.json names, and its tensors as float ones, unpacked when asked for.
+
+Schemes and their layouts, W being [N, K]:
+- compressed-tensors "pack-quantized", symmetric INT4 in groups along K (what Kimi-K2 ships);
+- FP8 e4m3 with one scale a block of N and K (what DeepSeek-V3 ships);
+- AWQ "gemm" and GPTQ, INT4 in groups along K, with zero points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from outpace.errors import CheckpointError
+from outpace.models.fields import Fields
+from outpace.models.hf import unpack
+
+MAX_GROUP = 1 << 20
+
+Parts = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How weights are packed: the tensors that stand for one weight, and what makes it of them."""
+
+    main: str
+    """Suffix of the tensor that is always there."""
+    others: tuple[str, ...]
+    """Suffixes of those beside it."""
+    make: Callable[[Parts], Tensor]
+    """The float weight [N, K] of the parts, by suffix. Raises ValueError: shapes do not fit."""
+    note: str
+
+
+def read_scheme(config: Mapping[str, Any], origin: str) -> Scheme | None:
+    """The scheme that a config.json names; None if the weights are not quantised.
+
+    Raises:
+        CheckpointError: the scheme, or a setting of it, is not served.
+    """
+    given = config.get("quantization_config") or config.get("compression_config")
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise CheckpointError(f"{origin}: quantization_config is {given!r:.60}; it must be an object")
+    fields = Fields(given, f"{origin}, quantization_config")
+    method = fields.get("quant_method")
+    readers = {"compressed-tensors": _compressed_tensors, "fp8": _fp8, "awq": _awq, "gptq": _gptq}
+    if method not in readers:
+        raise CheckpointError(
+            f"{fields.origin}: quant_method is {method!r}; served are {', '.join(readers)}: use another checkpoint, or "
+            "the one before it was quantised"
+        )
+    return readers[method](fields)
+
+
+def _must_be(fields: Fields, **allowed: tuple[object, ...]) -> None:
+    for name, values in allowed.items():
+        if (value := fields.get(name)) not in values:
+            served = " or ".join(repr(value) for value in values if value is not None)
+            raise CheckpointError(f"{fields.origin}: {name} is {value!r:.80}; served is {served}")
+
+
+def _compressed_tensors(fields: Fields) -> Scheme:
+    _must_be(fields, format=("pack-quantized",), kv_cache_scheme=(None,), sparsity_config=(None, {}))
+    groups = fields.get("config_groups")
+    if not isinstance(groups, dict) or len(groups) != 1 or not isinstance(next(iter(groups.values())), dict):
+        raise CheckpointError(f"{fields.origin}: config_groups is {groups!r:.80}; served is one group of weights")
+    name, group = next(iter(groups.items()))
+    inner = Fields(group, f"{fields.origin}, {name}")
+    _must_be(inner, input_activations=(None,), output_activations=(None,))
+    weights = Fields(group.get("weights") or {}, f"{inner.origin}, weights")
+    _must_be(weights, num_bits=(4,), type=("int",), strategy=("group",), symmetric=(True,))
+    _must_be(weights, actorder=(None,), dynamic=(None, False))
+    size = weights.integer("group_size", maximum=MAX_GROUP)
+    return Scheme(
+        "weight_packed",
+        ("weight_scale", "weight_shape"),
+        lambda parts: unpack.int4_groups(
+            parts["weight_packed"], parts["weight_scale"], parts["weight_shape"].tolist(), size
+        ),
+        f"INT4 weights in groups of {size} (compressed-tensors)",
+    )
+
+
+def _fp8(fields: Fields) -> Scheme:
+    _must_be(fields, fmt=(None, "e4m3"))
+    block = fields.get("weight_block_size")
+    if not (isinstance(block, list) and len(block) == 2 and all(isinstance(b, int) and b > 0 for b in block)):
+        raise CheckpointError(
+            f"{fields.origin}: weight_block_size is {block!r:.60}; it must be two sizes, as [128, 128]"
+        )
+    rows, columns = block
+    return Scheme(
+        "weight_scale_inv",
+        ("weight",),
+        lambda parts: unpack.fp8_blocks(parts["weight"], parts["weight_scale_inv"], rows, columns),
+        f"FP8 weights in blocks of {rows} x {columns}",
+    )
+
+
+def _awq(fields: Fields) -> Scheme:
+    _must_be(fields, bits=(4,), version=(None, "gemm"), zero_point=(True,))
+    size = fields.integer("group_size", maximum=MAX_GROUP)
+    return Scheme(
+        "qweight",
+        ("qzeros", "scales"),
+        lambda parts: unpack.awq(parts["qweight"], parts["qzeros"], parts["scales"], size),
+        f"INT4 weights in groups of {size} (AWQ)",
+    )
+
+
+def _gptq(fields: Fields) -> Scheme:
+    _must_be(fields, bits=(4,), checkpoint_format=(None, "gptq"))
+    return Scheme(
+        "qweight",
+        ("qzeros", "scales", "g_idx"),
+        lambda parts: unpack.gptq(parts["qweight"], parts["qzeros"], parts["scales"], parts["g_idx"]),
+        "INT4 weights (GPTQ)",
+    )
+
+
+class Unpacked(Mapping[str, Tensor]):
+    """A checkpoint's tensors under the names that they have when it is not quantised.
+
+    Raises:
+        CheckpointError: when a weight is asked for of which a part is missing or does not fit.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], scheme: Scheme) -> None:
+        self._tensors, self._scheme = tensors, scheme
+        ending = f".{scheme.main}"
+        bases = {name.removesuffix(ending) for name in tensors if name.endswith(ending)}
+        parts = {f"{base}.{suffix}" for base in bases for suffix in scheme.others}
+        self._bases = {f"{base}.weight": base for base in bases}
+        plain = [name for name in tensors if name not in parts and not name.endswith(ending)]
+        self._names = [*plain, *(f"{name.removesuffix(ending)}.weight" for name in tensors if name.endswith(ending))]
+
+    def __getitem__(self, name: str) -> Tensor:
+        base = self._bases.get(name)
+        if base is None:
+            return self._tensors[name]
+        suffixes = (self._scheme.main, *self._scheme.others)
+        if absent := [suffix for suffix in suffixes if f"{base}.{suffix}" not in self._tensors]:
+            raise CheckpointError(f"the checkpoint lacks {base}.{absent[0]}, without which {name} cannot be unpacked")
+        try:
+            return self._scheme.make({suffix: self._tensors[f"{base}.{suffix}"] for suffix in suffixes})
+        except (ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{name} cannot be unpacked: {error}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

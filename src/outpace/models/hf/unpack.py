@@ -1,0 +1,73 @@
+"""Packed weights → float weights, one formula a layout. ValueError names what does not fit.
+
+Legend: W [N, K] float; a group is some inputs (along K) with one scale a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_SHIFTS = tuple(range(0, 32, 4))
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Where the nibbles of an int32 stand among 8 outputs: AWQ packs 0 2 4 6 1 3 5 7."""
+
+
+def _check(what: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> None:
+    if list(tensor.shape) != list(shape) or (dtype is not None and tensor.dtype != dtype):
+        raise ValueError(
+            f"{what} is {tensor.dtype} {list(tensor.shape)}; it must be {dtype or 'numbers'} {list(shape)}"
+        )
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    """int32 [..., n] → [..., n, 8], the lowest bits first."""
+    if packed.dtype != torch.int32:
+        raise ValueError(f"packed numbers are {packed.dtype}; they must be torch.int32")
+    return (packed[..., None] >> torch.tensor(_SHIFTS, dtype=torch.int32)) & 0xF
+
+
+def int4_groups(packed: Tensor, scale: Tensor, shape: Sequence[int], group: int) -> Tensor:
+    """compressed-tensors' pack-quantized: numbers are stored plus 8, eight along K in an int32; scale's dtype."""
+    N, K = shape
+    _check("weight_packed", packed, (N, -(-K // 8)), torch.int32)
+    _check("weight_scale", scale, (N, -(-K // group)))
+    numbers = _nibbles(packed).flatten(1)[:, :K] - 8
+    return numbers.to(scale.dtype) * scale.repeat_interleave(group, 1)[:, :K]
+
+
+def fp8_blocks(weight: Tensor, scale: Tensor, rows: int, columns: int) -> Tensor:
+    """FP8 e4m3 times the scale of its block, in bfloat16."""
+    N, K = weight.shape
+    _check("weight", weight, (N, K), torch.float8_e4m3fn)
+    _check("weight_scale_inv", scale, (-(-N // rows), -(-K // columns)))
+    spread = scale.float().repeat_interleave(rows, 0)[:N].repeat_interleave(columns, 1)[:, :K]
+    return (weight.float() * spread).to(torch.bfloat16)
+
+
+def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, group: int) -> Tensor:
+    """AWQ's gemm layout: Wᵀ, eight outputs in an int32; scales' dtype."""
+    K, N = qweight.shape[0], qweight.shape[1] * 8
+    _check("qzeros", qzeros, (-(-K // group), N // 8), torch.int32)
+    _check("scales", scales, (-(-K // group), N))
+    order = torch.tensor(_AWQ_ORDER)
+    numbers_KN = _nibbles(qweight)[..., order].flatten(1)
+    zeros_GN = _nibbles(qzeros)[..., order].flatten(1)
+    of_K = torch.arange(K) // group
+    return ((numbers_KN - zeros_GN[of_K]).to(scales.dtype) * scales[of_K]).t().contiguous()
+
+
+def gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor) -> Tensor:
+    """GPTQ: Wᵀ, eight inputs in an int32, zero points stored less 1, the group of each input beside; scales' dtype."""
+    K, N, G = qweight.shape[0] * 8, qweight.shape[1], scales.shape[0]
+    _check("scales", scales, (G, N))
+    _check("qzeros", qzeros, (G, -(-N // 8)), torch.int32)
+    _check("g_idx", g_idx, (K,))
+    if int(g_idx.min()) < 0 or int(g_idx.max()) >= G:
+        raise ValueError(f"g_idx names groups {int(g_idx.min())} … {int(g_idx.max())}; there are {G}")
+    numbers_KN = _nibbles(qweight).transpose(1, 2).flatten(0, 1)
+    zeros_GN = _nibbles(qzeros).flatten(1)[:, :N] + 1
+    of_K = g_idx.long()
+    return ((numbers_KN - zeros_GN[of_K]).to(scales.dtype) * scales[of_K]).t().contiguous()

@@ -1,0 +1,196 @@
+"""Quantised checkpoints: unpacking against the packers' own packages or by hand, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from models.checkpoints import make_checkpoint
+from models.test_target_logits import assert_equal_to_transformers, load
+from outpace.errors import CheckpointError
+from outpace.models.hf import unpack
+from outpace.models.hf.config import read_target
+from outpace.models.hf.quantised import read_scheme
+from outpace.models.hf.wrapped import read_tensors
+from outpace.models.target import Target
+
+INT4 = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "input_activations": None,
+            "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 16, "symmetric": True},
+        }
+    },
+    "ignore": ["lm_head"],
+}
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [16, 32]}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": True, "sym": False}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("rows", "columns", "group"), [(24, 64, 32), (7, 96, 32), (16, 40, 8)])
+def test_int4_is_unpacked_as_compressed_tensors_does(rows: int, columns: int, group: int, dtype: torch.dtype) -> None:
+    package = pytest.importorskip("compressed_tensors.compressors.pack_quantized.base")
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    weights = quantization.QuantizationArgs(num_bits=4, type="int", strategy="group", group_size=group, symmetric=True)
+    scheme = quantization.QuantizationScheme(targets=["Linear"], weights=weights)
+    compressor = package.PackedQuantizationCompressor
+    state = {
+        "weight": torch.randn(rows, columns).to(dtype),
+        "weight_scale": (torch.rand(rows, columns // group) + 0.05).to(dtype),
+    }
+    packed = compressor.compress(state, scheme)
+    expected = compressor.decompress(packed, scheme)["weight"]
+    found = unpack.int4_groups(packed["weight_packed"], packed["weight_scale"], packed["weight_shape"].tolist(), group)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
+def pack_int4(weight: Tensor, group: int) -> dict[str, Tensor]:
+    """By hand, and rounding to nearest."""
+    scale = weight.unflatten(1, (-1, group)).abs().amax(-1) / 7
+    numbers = (weight / scale.repeat_interleave(group, 1)).round().clamp(-8, 7).int() + 8
+    words = torch.zeros(weight.shape[0], weight.shape[1] // 8, dtype=torch.int64)
+    for place in range(8):
+        words |= numbers[:, place::8].long() << (4 * place)
+    words = torch.where(words >= 2**31, words - 2**32, words).int()
+    return {"weight_packed": words, "weight_scale": scale, "weight_shape": torch.tensor(weight.shape)}
+
+
+def pack_fp8(weight: Tensor) -> dict[str, Tensor]:
+    rows, columns = FP8["weight_block_size"]
+    scale = 0.4 * torch.rand(-(-weight.shape[0] // rows), -(-weight.shape[1] // columns)) + 0.3
+    return {"weight": weight.to(torch.float8_e4m3fn), "weight_scale_inv": scale}
+
+
+def quantise(directory: Path, config: dict[str, Any], pack: Any) -> dict[str, Tensor]:
+    """Rewrites the products of a checkpoint; returns what each weight then is, by its own arithmetic."""
+    path = directory / "model.safetensors"
+    tensors, truth = load_file(path), {}
+    scheme = read_scheme({"quantization_config": config}, "here")
+    assert scheme is not None
+    for name in [name for name in tensors if "proj" in name and name.endswith("weight")]:
+        parts = pack(tensors.pop(name))
+        tensors |= {f"{name.removesuffix('weight')}{suffix}": part.contiguous() for suffix, part in parts.items()}
+        truth[name] = scheme.make(parts)
+    save_file(tensors, path)
+    written = json.loads((directory / "config.json").read_text()) | {"quantization_config": config}
+    (directory / "config.json").write_text(json.dumps(written))
+    return truth
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "pack", "name"),
+    [
+        ("llama", INT4, lambda w: pack_int4(w, 16), "INT4 weights in groups of 16"),
+        ("deepseek_v3", FP8, pack_fp8, "FP8 weights in blocks of 16 x 32"),
+    ],
+)
+def test_a_quantised_checkpoint_is_the_dequantised_model(
+    architecture: str, config: dict[str, Any], pack: Any, name: str, tmp_path: Path
+) -> None:
+    sizes = {"intermediate_size": 96, "moe_intermediate_size": 32, "kv_lora_rank": 16, "q_lora_rank": 32}
+    sizes |= {"qk_nope_head_dim": 8, "v_head_dim": 8}
+    reference = make_checkpoint(
+        tmp_path, architecture, **({} if architecture == "llama" else sizes) | {"hidden_size": 64}
+    )
+    truth = quantise(tmp_path, config, pack)
+    own = reference.state_dict()
+    with torch.no_grad():
+        for key, weight in truth.items():
+            if key in own:
+                own[key].copy_(weight.float())
+            else:  # transformers holds the experts of a layer together
+                layer, expert, kind = key.split(".")[2], int(key.split(".")[5]), key.split(".")[6]
+                width = weight.shape[0]
+                held = own[f"model.layers.{layer}.mlp.experts.{'down_proj' if kind == 'down_proj' else 'gate_up_proj'}"]
+                rows = held[expert] if kind == "down_proj" else held[expert].split(width)[kind == "up_proj"]
+                rows.copy_(weight.float())
+    read_config, notes = read_target(tmp_path)
+    assert any(name in note for note in notes)
+    target = Target(read_config)
+    target.load(read_tensors(tmp_path))
+    assert_equal_to_transformers(target, reference)
+
+
+def test_awq_is_unpacked() -> None:
+    K, N, group = 32, 24, 16
+    numbers, zeros = torch.randint(0, 16, (K, N)), torch.randint(0, 16, (K // group, N))
+    scales = torch.rand(K // group, N).half()
+
+    def pack(values: Tensor) -> Tensor:
+        words = torch.zeros(values.shape[0], N // 8, dtype=torch.int64)
+        for place, column in enumerate((0, 2, 4, 6, 1, 3, 5, 7)):
+            words |= values[:, column::8].long() << (4 * place)
+        return torch.where(words >= 2**31, words - 2**32, words).int()
+
+    found = unpack.awq(pack(numbers), pack(zeros), scales, group)
+    expected = (numbers - zeros.repeat_interleave(group, 0)).half() * scales.repeat_interleave(group, 0)
+    assert torch.equal(found, expected.t())
+
+
+def test_gptq_is_unpacked_with_its_order() -> None:
+    K, N, groups = 32, 24, 2
+    numbers, zeros = torch.randint(0, 16, (K, N)), torch.randint(1, 17, (groups, N))
+    scales, g_idx = torch.rand(groups, N).half(), torch.randperm(K) % groups
+    qweight, qzeros = torch.zeros(K // 8, N, dtype=torch.int64), torch.zeros(groups, N // 8, dtype=torch.int64)
+    for place in range(8):
+        qweight |= numbers[place::8].long() << (4 * place)
+        qzeros |= (zeros[:, place::8] - 1).long() << (4 * place)
+    words = [torch.where(w >= 2**31, w - 2**32, w).int() for w in (qweight, qzeros)]
+    found = unpack.gptq(*words, scales, g_idx.int())
+    assert torch.equal(found, ((numbers - zeros[g_idx]).half() * scales[g_idx]).t())
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'; served are"),
+        ("int4", "quantization_config is 'int4'"),
+        (INT4 | {"format": "nvfp4-pack-quantized"}, "format is 'nvfp4-pack-quantized'"),
+        (INT4 | {"config_groups": {}}, "config_groups"),
+        (INT4 | {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
+        ({**INT4, "config_groups": {"g": {"weights": {"num_bits": 8}}}}, "num_bits is 8; served is 4"),
+        (FP8 | {"weight_block_size": None}, "weight_block_size is None"),
+        (AWQ | {"version": "gemv"}, "version is 'gemv'"),
+        (AWQ | {"group_size": -1}, "group_size is -1"),
+        (GPTQ | {"bits": 3}, "bits is 3; served is 4"),
+    ],
+)
+def test_schemes_that_are_not_served(config: Any, named: str) -> None:
+    with pytest.raises(CheckpointError, match=named):
+        read_scheme({"quantization_config": config}, "config.json")
+
+
+def test_a_missing_or_misshaped_part_is_named(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama", hidden_size=64, intermediate_size=96)
+    quantise(tmp_path, INT4, lambda w: pack_int4(w, 16))
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    scale = tensors.pop("model.layers.1.mlp.up_proj.weight_scale")
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight_scale"):
+        Target(read_target(tmp_path)[0]).load(read_tensors(tmp_path))
+    save_file(tensors | {"model.layers.1.mlp.up_proj.weight_scale": scale[:, 1:].contiguous()}, path)
+    with pytest.raises(CheckpointError, match=r"up_proj\.weight cannot be unpacked: weight_scale is .*\[96, 3\]"):
+        Target(read_target(tmp_path)[0]).load(read_tensors(tmp_path))
+    tensors["model.layers.1.mlp.up_proj.weight_scale"] = scale
+    tensors["model.layers.1.mlp.up_proj.weight_packed"] = tensors["model.layers.1.mlp.up_proj.weight_packed"].float()
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=r"weight_packed is torch\.float32"):
+        Target(read_target(tmp_path)[0]).load(read_tensors(tmp_path))
+
+
+def test_an_unquantised_checkpoint_stays_as_it_is(tmp_path: Path) -> None:
+    reference = make_checkpoint(tmp_path, "llama")
+    assert_equal_to_transformers(load(tmp_path), reference)
