@@ -142,6 +142,42 @@ class PagedAttend:
             layer, turn_and_store(qkv_BSND, rotary, norms, self._slots_BS, keys_NHD, values_NHD)
         ).flatten(2)
 
+    def from_latent(
+        self,
+        layer: int,
+        absorbed_BSNR: Tensor,
+        turned_BSND: Tensor,
+        down_BSE: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        norm: tuple[Tensor, float],
+        scale: float,
+    ) -> Tensor:
+        """On a GPU, one layer's latent attention output [B, S, N, R]: the latents' norm, turning, writing included.
+
+        Args:
+            layer: which.
+            absorbed_BSNR: queries in the latents' space, contiguous.
+            turned_BSND: their part that is still to be turned.
+            down_BSE: latents before their norm, and the key's part before it is turned; contiguous.
+            rotary: cos and sin of the tokens.
+            norm: the latents' norm's weight and epsilon.
+            scale: of the scores.
+        """
+        from outpace.kernels.gpu.latent import latent_attention, store_latent
+
+        cache_NE = self._cache.keys_LNHD[layer, :, 0]
+        store_latent(down_BSE, rotary, norm, self._slots_BS, cache_NE)
+        return latent_attention(
+            absorbed_BSNR,
+            turned_BSND,
+            rotary,
+            cache_NE,
+            self._table_BP,
+            self._start_B,
+            scale=scale,
+            page_size=self._cache.page_size,
+        )
+
     def _in_place(self, layer: int, q_BSHD: Tensor) -> Tensor:
         """On a GPU: the kernel reads the pages where they lie."""
         from outpace.kernels.gpu.attention import paged_attention

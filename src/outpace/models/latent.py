@@ -15,8 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from outpace.kernels.attention import PagedAttend
 from outpace.models.arch import TargetConfig
-from outpace.models.layers import Attend, Linear, RMSNorm
+from outpace.models.layers import Attend, Linear, RMSNorm, fuses
 from outpace.models.rope import Rotary, rotate
 
 NORM_EPS = 1e-6
@@ -56,10 +57,17 @@ class LatentAttention(nn.Module):
             q = self.q_norm(self.q_down(q))
         q_BSNE = self.q_up(q).unflatten(-1, (self.num_heads, -1))
         plain_BSNP, turned_BSND = q_BSNE.split_with_sizes((latent.plain_dim, D), -1)
-        latent_BSR, shared_BSD = self.kv_down(x_BSH).split_with_sizes((latent.kv_rank, D), -1)
-        latent_BSR = self.kv_norm(latent_BSR)
+        down_BSE = self.kv_down(x_BSH)
         up_NPR, up_NVR = self.kv_up.split_with_sizes((latent.plain_dim, latent.value_dim), 1)
         absorbed_BSNR = torch.einsum("bsnp,npr->bsnr", plain_BSNP, up_NPR)
+        if isinstance(attend, PagedAttend) and fuses(x_BSH):
+            norm = (self.kv_norm.weight, self.kv_norm.eps)
+            o_BSNR = attend.from_latent(
+                layer_index, absorbed_BSNR.contiguous(), turned_BSND, down_BSE, rotary, norm, latent.scale
+            )
+            return self.output.summands(torch.einsum("bsnr,nvr->bsnv", o_BSNR, up_NVR).flatten(2))
+        latent_BSR, shared_BSD = down_BSE.split_with_sizes((latent.kv_rank, D), -1)
+        latent_BSR = self.kv_norm(latent_BSR)
         q_BSNE = torch.cat((absorbed_BSNR, rotate(turned_BSND, rotary)), -1) * self.query_scale
         k_BS1E = torch.cat((latent_BSR[:, :, None], rotate(shared_BSD[:, :, None], rotary)), -1)
         o_BSNR = attend(layer_index, q_BSNE, k_BS1E, k_BS1E[..., : latent.kv_rank])

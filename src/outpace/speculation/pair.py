@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from outpace.errors import ConfigError
 from outpace.kernels.kv import KVCache
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
@@ -25,16 +24,8 @@ class Pair:
     def allocate(
         cls, target: Target, drafter: Drafter | None, *, num_pages: int, page_size: int, dtype: torch.dtype
     ) -> Pair:
-        """Allocates the pages of both models on the target's device.
-
-        Raises:
-            ConfigError: the target has latent attention, and the device is a GPU.
-        """
+        """Allocates the pages of both models on the target's device."""
         config, device = target.config, target.embed.weight.device
-        if config.latent is not None and device.type == "cuda":
-            raise ConfigError(
-                f"{config.architecture} has latent attention, which runs on a CPU only so far: device=cpu"
-            )
 
         def pages(num_layers: int, num_kv_heads: int, head_dim: int, shared_value_dim: int | None = None) -> KVCache:
             return KVCache.allocate(

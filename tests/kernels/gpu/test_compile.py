@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outpace.kernels.gpu import activation, attention, decode, linear, mixture, norm, places, rope, sample, settle
-from outpace.kernels.gpu import splits as splits_, truncate
+from outpace.kernels.gpu import activation, attention, decode, latent, linear, mixture, norm
+from outpace.kernels.gpu import places, rope, sample, settle, splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -85,6 +85,15 @@ for model in (FLOAT, "*bf16"):
     kinds = pointers(kernel, FLOAT, out_ptr=model, start_ptr=INT, first_ptr=INT)
     compile(kernel, kinds, WINDOW=0, HAS_FIRST=True, H=32, D=128, SPLITS=8, BLOCK_C=8, BLOCK_T=64, BLOCK_D=128,
             PDL=True)
+    kernel = latent._attend_latent
+    for splits in (1, 8):
+        kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, peak_ptr=FLOAT, total_ptr=FLOAT)
+        compile(
+            kernel, kinds | ({"out_ptr": FLOAT} if splits > 1 else {}), N=8, R=512, D=64, PAGE=64, SPLITS=splits,
+            BLOCK_M=16, BLOCK_T=32, BLOCK_R=512, BLOCK_D=64, PRECISION="ieee" if model == FLOAT else None, PDL=True,
+        )
+    kernel = latent._store_latent
+    compile(kernel, pointers(kernel, model, slot_ptr=INT), R=512, D=64, BLOCK_R=512, BLOCK_D=64, PDL=True)
     compile(settle._keep_boundaries, pointers(settle._keep_boundaries, model, slot_ptr=INT), PAGE=16, BLOCK=2048)
 kernel = linear._multiply
 for gated in (True, False):

@@ -1,0 +1,284 @@
+"""Latent attention of a few tokens a row, absorbed: one KV head for all query heads, whose value is part of its key.
+
+A program takes some of a row's queries, all heads and tokens counted through, against one split of its past, and reads
+every latent once for both products. The turned part of the queries is turned on the way. `splits.join` joins splits.
+
+Shapes: B rows, S tokens a row, P pages a row, N query heads, R rank of the latent, D turned dimensions, E = R + D.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# Triton's functions are compiled from their source and carry no types.
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.splits import join, span
+
+_LOG2_E = 1.4426950408889634
+_BLOCK_T = 32
+"""Positions of the past that a program reads at a time."""
+_MAX_ROWS = 64
+"""Queries of a program at most."""
+_MAX_SPLITS = 64
+_PROGRAMS = 264
+
+
+@triton.jit
+def _attend_latent(
+    absorbed_ptr,
+    turned_ptr,
+    cos_ptr,
+    sin_ptr,
+    cache_ptr,
+    table_ptr,
+    start_ptr,
+    out_ptr,
+    peak_ptr,
+    total_ptr,
+    num_tokens,
+    num_pages,
+    turned_stride,
+    scale,
+    N: tl.constexpr,
+    R: tl.constexpr,
+    D: tl.constexpr,
+    PAGE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    launch_next(PDL)
+    split = tl.program_id(0)
+    row = tl.program_id(2).to(tl.int64)
+    kind: tl.constexpr = cache_ptr.dtype.element_ty
+    E: tl.constexpr = R + D
+    wait(PDL)
+    start = tl.load(start_ptr + row).to(tl.int32)
+    low, high, share, first_split = span(start, 0, num_tokens, num_pages * PAGE, 0, SPLITS, BLOCK_T)
+    begin = tl.maximum((first_split + split) * share, low)
+    end = tl.minimum((first_split + split + 1) * share, high)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    token_M = m // N
+    live_M = token_M < num_tokens
+    own_M = start + token_M
+    r, d = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_D)
+    real_R, real_D = r < R, d < D
+    query_M = row * num_tokens * N + m
+    q_MR = tl.load(absorbed_ptr + query_M[:, None] * R + r[None, :], mask=live_M[:, None] & real_R[None, :], other=0.0)
+    live_MD = live_M[:, None] & real_D[None, :]
+    x = tl.load(turned_ptr + query_M[:, None] * turned_stride + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
+    partner = (d + D // 2) % D
+    y = tl.load(turned_ptr + query_M[:, None] * turned_stride + partner[None, :], mask=live_MD, other=0.0)
+    angle_M = (row * num_tokens + token_M) * D
+    cos = tl.load(cos_ptr + angle_M[:, None] + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + angle_M[:, None] + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
+    q_MD = (x * cos + y.to(tl.float32) * sin).to(kind)
+
+    table_row = table_ptr + row * num_pages
+    peak_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total_M = tl.zeros((BLOCK_M,), tl.float32)
+    out_MR = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+    for at in range(begin, end, BLOCK_T):
+        t = at + tl.arange(0, BLOCK_T)
+        inside_T = t < end
+        page_T = tl.load(table_row + t // PAGE, mask=inside_T, other=0)
+        slot_T = (page_T * PAGE + t % PAGE) * E
+        latent_TR = tl.load(
+            cache_ptr + slot_T[:, None] + r[None, :], mask=inside_T[:, None] & real_R[None, :], other=0.0
+        )
+        key_TD = tl.load(
+            cache_ptr + slot_T[:, None] + R + d[None, :], mask=inside_T[:, None] & real_D[None, :], other=0.0
+        )
+        score_MT = tl.dot(q_MR, latent_TR.T, input_precision=PRECISION)
+        score_MT = tl.dot(q_MD, key_TD.T, score_MT, input_precision=PRECISION) * scale
+        seen_MT = inside_T[None, :] & (t[None, :] <= own_M[:, None])
+        score_MT = tl.where(seen_MT, score_MT, float("-inf"))
+        new_M = tl.maximum(peak_M, tl.max(score_MT, 1))
+        base_M = tl.where(new_M == float("-inf"), 0.0, new_M)  # nothing seen yet: exp2(-inf - 0) is 0, not NaN
+        weight_MT = tl.exp2(score_MT - base_M[:, None])
+        fade_M = tl.exp2(peak_M - base_M)
+        total_M = total_M * fade_M + tl.sum(weight_MT, 1)
+        out_MR = tl.dot(weight_MT.to(kind), latent_TR, out_MR * fade_M[:, None], input_precision=PRECISION)
+        peak_M = new_M
+
+    live_MR = live_M[:, None] & real_R[None, :]
+    if SPLITS == 1:
+        out_MR = out_MR / tl.where(total_M == 0.0, 1.0, total_M)[:, None]
+        tl.store(out_ptr + query_M[:, None] * R + r[None, :], out_MR.to(kind), mask=live_MR)
+    elif begin < end:
+        place_M = query_M * SPLITS + split
+        tl.store(peak_ptr + place_M, peak_M, mask=live_M)
+        tl.store(total_ptr + place_M, total_M, mask=live_M)
+        tl.store(out_ptr + place_M[:, None] * R + r[None, :], out_MR, mask=live_MR)
+
+
+@triton.jit
+def _store_latent(
+    down_ptr,
+    cos_ptr,
+    sin_ptr,
+    weight_ptr,
+    slot_ptr,
+    cache_ptr,
+    eps,
+    R: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One token's latent normed, its key's turned part turned, both stored; what is not finite becomes 0."""
+    launch_next(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    r, d = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_D)
+    weight_R = tl.load(weight_ptr + r, mask=r < R, other=0.0).to(tl.float32)
+    wait(PDL)
+    kind: tl.constexpr = cache_ptr.dtype.element_ty
+    source = down_ptr + token * (R + D)
+    x_R = tl.load(source + r, mask=r < R, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(x_R * x_R, 0) / R + eps)
+    latent_R = (x_R * scale * weight_R).to(kind).to(tl.float32)
+    x_D = tl.load(source + R + d, mask=d < D, other=0.0).to(tl.float32)
+    y_D = tl.load(source + R + (d + D // 2) % D, mask=d < D, other=0.0).to(tl.float32)
+    cos = tl.load(cos_ptr + token * D + d, mask=d < D, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + token * D + d, mask=d < D, other=0.0).to(tl.float32)
+    key_D = (x_D * cos + y_D * sin).to(kind).to(tl.float32)
+    place = cache_ptr + tl.load(slot_ptr + token) * (R + D)
+    tl.store(place + r, tl.where(tl.abs(latent_R) < float("inf"), latent_R, 0.0).to(kind), mask=r < R)
+    tl.store(place + R + d, tl.where(tl.abs(key_D) < float("inf"), key_D, 0.0).to(kind), mask=d < D)
+
+
+def store_latent(
+    down_BSE: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    norm: tuple[Tensor, float],
+    slots_BS: Tensor,
+    cache_NE: Tensor,
+) -> None:
+    """Stores new tokens' latents, normed, and the turned part of their keys.
+
+    Args:
+        down_BSE: contiguous: latents before their norm, and the key's part before it is turned.
+        rotary: cos and sin, [B, S, 1, D] each, the first half of sin negated.
+        norm: the latents' norm's weight and epsilon.
+        slots_BS: int64, contiguous.
+        cache_NE: one layer's cache, contiguous.
+    """
+    cos, sin = rotary
+    D = cos.shape[-1]
+    R = cache_NE.shape[-1] - D
+    _store_latent[(slots_BS.numel(),)](
+        down_BSE,
+        cos,
+        sin,
+        norm[0],
+        slots_BS,
+        cache_NE,
+        norm[1],
+        R=R,
+        D=D,
+        BLOCK_R=triton.next_power_of_2(R),
+        BLOCK_D=triton.next_power_of_2(D),
+        num_warps=4,
+        **overlapped(down_BSE.device),
+    )
+
+
+def latent_attention(
+    absorbed_BSNR: Tensor,
+    turned_BSND: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    cache_NE: Tensor,
+    page_table_BP: Tensor,
+    start_B: Tensor,
+    *,
+    scale: float,
+    page_size: int,
+    max_splits: int | None = None,
+) -> Tensor:
+    """Attention over latents, [B, S, N, R]: causal softmax with a scale of its own.
+
+    Args:
+        absorbed_BSNR: queries in the latents' space, contiguous.
+        turned_BSND: the queries' part that is still to be turned; its heads are evenly spaced.
+        rotary: cos and sin, [B, S, 1, D] each, the first half of sin negated.
+        cache_NE: one layer's latents with the turned keys behind, contiguous; the S tokens' are stored already.
+        page_table_BP: int64, contiguous.
+        start_B: int64 position of each row's first token.
+        scale: of the scores.
+        page_size: slots a page.
+        max_splits: most splits of the past; None chooses by how many programs there are without.
+    """
+    B, S, N, R = absorbed_BSNR.shape
+    D = turned_BSND.shape[-1]
+    block_m = min(_MAX_ROWS, max(16, triton.next_power_of_2(S * N)))
+    num_tiles = triton.cdiv(S * N, block_m)
+    reach = page_table_BP.shape[1] * page_size
+    if max_splits is None:
+        max_splits = min(_PROGRAMS // (B * num_tiles), _MAX_SPLITS, reach // _BLOCK_T)
+    splits = 1 << (max(1, max_splits).bit_length() - 1)  # a power of two: each number is a compilation
+    out_BSNR = torch.empty_like(absorbed_BSNR)
+    parts, peaks, totals = out_BSNR, out_BSNR, out_BSNR  # with one split, peaks and totals are neither written nor read
+    if splits > 1:
+        parts = torch.empty((B, S, N, splits, R), dtype=torch.float32, device=out_BSNR.device)
+        peaks = torch.empty((B, S, N, splits), dtype=torch.float32, device=out_BSNR.device)
+        totals = torch.empty_like(peaks)
+    block_r, options = triton.next_power_of_2(R), overlapped(out_BSNR.device)
+    _attend_latent[(splits, num_tiles, B)](
+        absorbed_BSNR,
+        turned_BSND,
+        *rotary,
+        cache_NE,
+        page_table_BP,
+        start_B,
+        parts,
+        peaks,
+        totals,
+        S,
+        page_table_BP.shape[1],
+        turned_BSND.stride(2),
+        scale * _LOG2_E,
+        N=N,
+        R=R,
+        D=D,
+        PAGE=page_size,
+        SPLITS=splits,
+        BLOCK_M=block_m,
+        BLOCK_T=_BLOCK_T,
+        BLOCK_R=block_r,
+        BLOCK_D=max(16, triton.next_power_of_2(D)),
+        PRECISION="ieee" if cache_NE.dtype == torch.float32 else None,
+        num_warps=8,
+        **options,
+    )
+    if splits > 1:
+        join[(B * S * N,)](
+            parts,
+            peaks,
+            totals,
+            start_B,
+            start_B,
+            out_BSNR,
+            S,
+            reach,
+            WINDOW=0,
+            HAS_FIRST=False,
+            H=N,
+            D=R,
+            SPLITS=splits,
+            BLOCK_C=min(8, splits),
+            BLOCK_T=_BLOCK_T,
+            BLOCK_D=block_r,
+            num_warps=4,
+            **options,
+        )
+    return out_BSNR
