@@ -19,6 +19,7 @@ def test_all_names_each_thing_once() -> None:
 
 def test_all_is_everything_public() -> None:
     modules = {
+        "checks",
         "cli",
         "config",
         "engine",
@@ -27,6 +28,7 @@ def test_all_is_everything_public() -> None:
         "lab",
         "loops",
         "models",
+        "server",
         "speculation",
         "training",
         "types",

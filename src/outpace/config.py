@@ -6,11 +6,12 @@ by `engine.llm`, into a new object that is kept and shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from outpace.errors import ConfigError, OutpaceError, RequestError
+from outpace.checks import check_ids, check_integers, check_real, frozen_bias, frozen_words
+from outpace.errors import ConfigError, RequestError
 
 MAX_K = 15
 """Longest draft chain: verify then feeds 16 tokens a row, one tile."""
@@ -20,37 +21,16 @@ MAX_TOKENS = 1 << 24
 """Longest context, and so the longest answer."""
 MAX_TOP_K = 2**31 - 1
 MAX_STOP_TOKENS = 4096
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 1024
+MAX_BIASES = 1024
+MAX_BIAS = 100.0
+MAX_BAD_WORDS = 64
+MAX_BAD_WORD = 16
+"""Tokens in one."""
+MAX_LOGPROBS = 20
 GREEDY_BELOW = 1e-5
 """Temperatures below this decode greedily: logits divided by less would overflow, and no other token has a chance."""
-
-
-def _check_integers(settings: Any, error: type[OutpaceError], limits: dict[str, tuple[int, int]]) -> None:
-    """Integer fields of any integer type; None passes.
-
-    Raises:
-        error: a value is no integer, or out of its range.
-    """
-    for name, (low, high) in limits.items():
-        value = getattr(settings, name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise error(f"{name} is {value!r}; it must be an integer in {low} … {high}")
-        if not low <= value <= high:
-            raise error(f"{name} is {value}; it must lie in {low} … {high}")
-
-
-def _check_real(settings: Any, error: type[OutpaceError], name: str, low: float, high: float) -> None:
-    """One field that is a real number.
-
-    Raises:
-        error: the value is no number, or out of its range.
-    """
-    value = getattr(settings, name)
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise error(f"{name} is {value!r}; it must be a number in {low:g} … {high:g}")
-    if not low <= value <= high:
-        raise error(f"{name} is {value}; it must lie in {low:g} … {high:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +73,10 @@ class EngineConfig:
             "max_context": (2, MAX_TOKENS),
             "num_pages": (2, 1 << 28),
         }
-        _check_integers(self, ConfigError, limits)
+        check_integers(self, ConfigError, limits)
         if self.control not in ("auto", "fixed"):
             raise ConfigError(f'control is {self.control!r}; it must be "auto" or "fixed"')
-        _check_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
+        check_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
         if len(self.simulate_acceptance) > MAX_K:
             raise ConfigError(f"simulate_acceptance has {len(self.simulate_acceptance)} places; a cycle has {MAX_K}")
         for chance in self.simulate_acceptance:
@@ -114,12 +94,29 @@ class ResolvedConfig(EngineConfig):
     num_pages: int
 
 
+def _check_stops(stops: object) -> None:
+    """Stop strings.
+
+    Raises:
+        RequestError: they are no list of texts, too many, or one is empty or too long.
+    """
+    if not isinstance(stops, Sequence) or isinstance(stops, str | bytes):
+        raise RequestError(f"stop is {stops!r:.60}; it must be a list of 0 … {MAX_STOPS} texts")
+    if len(stops) > MAX_STOPS:
+        raise RequestError(f"stop holds {len(stops)} texts; there may be {MAX_STOPS}")
+    for stop in stops:
+        if not isinstance(stop, str) or not 1 <= len(stop) <= MAX_STOP_CHARACTERS:
+            raise RequestError(f"stop holds {stop!r:.60}; each must be a text of 1 … {MAX_STOP_CHARACTERS} characters")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one request is decoded. Speculation never changes the answer: only its speed depends on `max_k`.
 
-    Truncation follows temperature: `top_k`, then `top_p`, then `min_p`, each over what the one before left.
-    Tokens whose logit ties with the last one kept are kept too.
+    At every position, with the tokens before it, the logits go through `repetition_penalty`, `frequency_penalty`,
+    `presence_penalty` and `logit_bias`; then tokens are banned (`bad_words`, `min_tokens`); then temperature divides
+    them; then `top_k`, `top_p` and `min_p` truncate, each over what the one before left. Tokens whose logit ties with
+    the last one kept are kept too. `logprobs` are of the logits before all that.
 
     Raises:
         RequestError: a value is out of its range.
@@ -135,8 +132,28 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     """Same seed, same answer, whatever runs beside it; None draws a fresh one for each request."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer, at most 16; they are not part of it."""
+    include_stop_str_in_output: bool = False
+    """Show the stop text, or the stop token, that ended the answer."""
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
+    """Tokens that end the answer are banned until there are so many."""
+    repetition_penalty: float = 1.0
+    """Divides the positive logits of tokens in the prompt or the answer and multiplies the negative ones, 0 … 10."""
+    frequency_penalty: float = 0.0
+    """Taken from a token's logit as often as the answer has it, -2 … 2."""
+    presence_penalty: float = 0.0
+    """Taken from the logits of tokens that the answer has, -2 … 2."""
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    """By token id, what is added to its logit, -100 … 100; kept as pairs."""
+    bad_words: Sequence[Sequence[int]] = ()
+    """Runs of token ids: the last one is banned where those before it stand, in the prompt's end too."""
+    logprobs: int | None = None
+    """How many alternatives to give with the log-probability of every token of the answer, 0 … 20; None gives none."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt, which is then computed as a whole, whatever prefix is known."""
     max_k: int | None = None
     """Most drafts per cycle for this request; 0 decodes it plainly, None leaves it to the engine."""
 
@@ -145,20 +162,36 @@ class SamplingParams:
             "max_tokens": (1, MAX_TOKENS),
             "top_k": (0, MAX_TOP_K),
             "seed": (0, MAX_SEED),
+            "min_tokens": (0, MAX_TOKENS),
+            "logprobs": (0, MAX_LOGPROBS),
+            "prompt_logprobs": (0, MAX_LOGPROBS),
             "max_k": (0, MAX_K),
         }
-        _check_integers(self, RequestError, limits)
-        _check_real(self, RequestError, "temperature", 0.0, 100.0)
-        _check_real(self, RequestError, "top_p", 1e-9, 1.0)
-        _check_real(self, RequestError, "min_p", 0.0, 1.0)
-        if not isinstance(self.stop_token_ids, Sequence) or isinstance(self.stop_token_ids, str | bytes):
-            raise RequestError(f"stop_token_ids are {self.stop_token_ids!r:.60}; they must be a list of token ids")
-        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
-            raise RequestError(f"stop_token_ids are {len(self.stop_token_ids)}; there may be {MAX_STOP_TOKENS}")
-        for token in self.stop_token_ids:
-            if isinstance(token, bool) or not hasattr(token, "__index__"):
-                raise RequestError(f"stop_token_ids holds {token!r}; it must hold token ids")
+        check_integers(self, RequestError, limits)
+        if self.min_tokens > self.max_tokens:
+            raise RequestError(f"min_tokens is {self.min_tokens}; it may be at most max_tokens, {self.max_tokens}")
+        for name, low, high in (
+            ("temperature", 0.0, 100.0),
+            ("top_p", 1e-9, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("repetition_penalty", 1e-9, 10.0),
+            ("frequency_penalty", -2.0, 2.0),
+            ("presence_penalty", -2.0, 2.0),
+        ):
+            check_real(self, RequestError, name, low, high)
+        check_ids(RequestError, "stop_token_ids", self.stop_token_ids, MAX_STOP_TOKENS)
+        bias = frozen_bias(RequestError, "logit_bias", self.logit_bias, MAX_BIASES, MAX_BIAS)
+        words = frozen_words(RequestError, "bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD)
+        object.__setattr__(self, "logit_bias", bias)
+        object.__setattr__(self, "bad_words", words)
+        _check_stops(self.stop)
 
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def processed(self) -> bool:
+        """The logits are changed before temperature: penalties, biases, bans."""
+        penalised = self.repetition_penalty != 1.0 or self.frequency_penalty or self.presence_penalty
+        return bool(penalised or self.min_tokens or self.logit_bias or self.bad_words)

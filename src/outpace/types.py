@@ -24,6 +24,17 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What a request's penalties and bans go by when it enters a row."""
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    """The answer so far: not empty after a preemption."""
+    stop_ids: tuple[int, ...]
+    """Token ids that end the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowSettings:
     """What the device must know of a request that enters a row."""
 
@@ -34,6 +45,8 @@ class RowSettings:
     seed: int
     max_k: int
     """Drafts a cycle that the row may accept; 0 decodes it plainly."""
+    past: Past | None = None
+    """None where `params` leave the logits as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +69,41 @@ class SamplingKind(Enum):
     """With top-k, top-p or min-p."""
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a whole batch asks of the forward beyond logits: what its most demanding row needs, and no row more."""
+
+    kind: SamplingKind = SamplingKind.GREEDY
+    processed: bool = False
+    """Some row has penalties, biases or bans."""
+    num_logprobs: int | None = None
+    """Alternatives to find beside each token's log-probability; None computes no log-probabilities."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CyclePlan:
     """A cycle of `k` drafts and one verify; k = 0 is a plain step."""
 
     rows: tuple[int, ...]
     k: int
-    kind: SamplingKind
+    needs: Needs
     bound: int
     """No row reaches a position at or past this."""
+    logprobs: tuple[tuple[int, int], ...] = ()
+    """(place in `rows`, alternatives) of each row that wants to be told its tokens' log-probabilities."""
     changes: Changes = field(default_factory=Changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLogprobs:
+    """Log-probabilities of prompt tokens that a prefill computes on its way, for some of its rows."""
+
+    places: tuple[int, ...]
+    """Which of the plan's rows."""
+    following: tuple[tuple[int, ...], ...]
+    """For each, the prompt tokens behind its chunk's tokens; at the prompt's end one fewer than those."""
+    nums: tuple[int, ...]
+    """For each, the alternatives wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +112,16 @@ class PrefillPlan:
 
     rows: tuple[int, ...]
     chunks: tuple[tuple[int, ...], ...]
+    ends: tuple[bool, ...]
+    """Whether the row's prompt ends with its chunk, so that the token behind it counts."""
     fills_drafter: bool
     """The drafter's cache is filled beside the target's."""
-    kind: SamplingKind
+    needs: Needs
     bound: int
+    logprobs: tuple[tuple[int, int], ...] = ()
+    """As a cycle's."""
+    prompt: PromptLogprobs | None = None
+    """Where rows want log-probabilities of their prompts."""
     changes: Changes = field(default_factory=Changes)
 
 
@@ -102,7 +146,20 @@ Plan = CyclePlan | PrefillPlan | CatchUpPlan
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """The log-probability of a token under the target's own softmax, and the likeliest tokens at its place."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """(token id, log-probability), likeliest first; as many as were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a forward chose: each row's new tokens. After prefill one; it counts only where the prompt ended."""
 
     tokens: tuple[tuple[int, ...], ...]
+    logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    """By place in the plan, of the rows that want them: one for each of the row's tokens."""
+    prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    """By place in the plan, of the rows that want them: of the prompt tokens behind each token of its chunk."""

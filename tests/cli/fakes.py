@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+import outpace
 from outpace import Chunk, RequestStats, SamplingParams
-from outpace.cli import options
 
 
 class FakeTokenizer:
@@ -52,6 +52,7 @@ class FakeLLM:
                 text=piece,
                 token_ids=tuple(map(ord, piece)),
                 finish_reason="stop" if last else None,
+                stopped_by="#" if last else None,
                 stats=stats(index),
             )
 
@@ -77,7 +78,7 @@ def stats(cycles: int) -> RequestStats:
 def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     """What the commands take for `LLM`."""
     fake = FakeLLM()
-    monkeypatch.setattr(options, "LLM", fake)
+    monkeypatch.setattr(outpace, "LLM", fake)
     return fake
 
 

@@ -52,6 +52,12 @@ def test_json_is_one_line_an_answer(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["text"] for line in lines] == ["Hello there.", "Hello there."]
     assert lines[0]["stats"]["accept_length"] == 2.0
+    assert (lines[0]["finish_reason"], lines[0]["stopped_by"]) == ("stop", "#")
+
+
+def test_stop_strings_reach_the_engine(llm: FakeLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert talk(monkeypatch, "Hi", flags=("--stop", "###")) == 0
+    assert llm.asked[0][1].stop == ("###",)
 
 
 def test_a_refused_message_is_taken_back(

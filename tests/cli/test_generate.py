@@ -25,10 +25,15 @@ def test_json_is_all_there_is_on_stdout(llm: FakeLLM, capsys: pytest.CaptureFixt
     assert main(["generate", "fake", "Hi", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["text"] == "Hello there."
-    assert found["finish_reason"] == "stop"
+    assert (found["finish_reason"], found["stopped_by"]) == ("stop", "#")
     assert found["stats"]["accept_length"] == 2.0
     assert found["stats"]["k"] == 4
     assert said(found["token_ids"]) == "Hello there."
+
+
+def test_stop_strings_reach_the_engine(llm: FakeLLM) -> None:
+    assert main(["generate", "fake", "--stop", "\n\n", "--stop", "Q:", "Hi"]) == 0
+    assert llm.asked[0][1].stop == ("\n\n", "Q:")
 
 
 def test_raw_leaves_the_text_alone(llm: FakeLLM) -> None:

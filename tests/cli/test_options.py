@@ -26,7 +26,7 @@ def test_every_setting_has_a_flag(settings: type) -> None:
     options.add_sampling_flags(parser)
     flags = parser.format_help()
     for field in dataclasses.fields(settings):
-        assert f"--{field.name.replace('_', '-')}" in flags
+        assert (f"--{field.name.replace('_', '-')}" in flags) == (field.name not in options.FOR_PROGRAMS)
     assert shown["k"] == 3
 
 
@@ -45,6 +45,16 @@ def test_values_have_their_types() -> None:
         max_tokens=7, temperature=0.5, seed=3, stop_token_ids=(1, 2), ignore_eos=True, max_k=0
     )
     assert options.given(args, EngineConfig) == {"prefix_reuse": False}
+
+
+def test_texts_are_given_one_a_flag_and_swallow_nothing() -> None:
+    args = parse("--stop", "a b", "--stop=---", "--max-tokens", "7", "--include-stop-str-in-output")
+    assert options.sampling(args) == SamplingParams(stop=("a b", "---"), max_tokens=7, include_stop_str_in_output=True)
+    parser = argparse.ArgumentParser()
+    options.add_sampling_flags(parser)
+    parser.add_argument("prompt")
+    assert parser.parse_args(["--stop", "###", "Hi"]).prompt == "Hi"
+    assert "(default none; once for each)" in " ".join(parser.format_help().split())
 
 
 def test_help_is_the_docstring_under_the_field() -> None:

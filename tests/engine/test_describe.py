@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 
 from engine.tiny import engine, tiny_drafter, tiny_target
+from models.byte_pieces import byte_tokenizer
+from models.tool_templates import QWEN25_TOOLS
 
 
 def test_describe_is_plain_data_and_leaves_nothing_out() -> None:
@@ -13,3 +15,11 @@ def test_describe_is_plain_data_and_leaves_nothing_out() -> None:
     assert described["target"]["num_layers"] == 3
     assert described["drafter"]["aux_boundaries"]
     assert described["engine"]["k"] == 4
+    assert described["tool_calls"] is None
+
+
+def test_describe_says_how_tool_calls_are_spelled() -> None:
+    tokenizer = byte_tokenizer([b"x"], chat_template=QWEN25_TOOLS)
+    described = json.loads(json.dumps(engine(replace(tiny_target(), tokenizer=tokenizer)).describe()))
+    assert described["tool_calls"]["name"] == "hermes"
+    assert described["tool_calls"]["opening"] == "<tool_call>"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from engine.test_lossless import answers, prompts, sampled
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import SamplingParams
+from outpace.engine import frames
+from outpace.engine.calibrate import time_phases
 from outpace.engine.runner import Ticket
-from outpace.types import CyclePlan, Plan
+from outpace.types import CyclePlan, Plan, SamplingKind
 
 pytestmark = pytest.mark.gpu
 
@@ -56,3 +61,39 @@ def test_no_host_read_inside_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm.engine.runner, "enqueue", watched)
     llm.generate(prompts(4, seed=42), SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9))
     assert num_cycles
+
+
+def test_a_cycle_that_cannot_be_captured_runs_eagerly_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sampled cycles ask the host something; greedy ones stay graphs, before and after."""
+    target = tiny_target(seed=43)
+    target.model.to("cuda")
+    batch = prompts(4, seed=43)
+    kinds = [SamplingParams(max_tokens=24), SamplingParams(max_tokens=24, temperature=0.9, seed=1)]
+    expected = [answers(engine(target).generate(batch, params)) for params in kinds]
+    whole = frames.cycle
+
+    def curious(*args: Any) -> Tensor:
+        outcome: Tensor = whole(*args)
+        if args[4].kind is SamplingKind.SAMPLED:
+            outcome.sum().item()
+        return outcome
+
+    monkeypatch.setattr(frames, "cycle", curious)
+    llm = engine(target, tiny_drafter(target).to("cuda"))
+    for index in (0, 1, 0, 1):
+        assert answers(llm.generate(batch, kinds[index])) == expected[index]
+    described = llm.describe()["graphs"]
+    assert described["captured"] > 0
+    assert {eager["sampling"] for eager in described["eager"]} == {"sampled"}
+    assert all(eager["why"] for eager in described["eager"])
+
+
+def test_phases_of_a_graph_add_up() -> None:
+    target = tiny_target(seed=44)
+    target.model.to("cuda")
+    llm = engine(target, tiny_drafter(target).to("cuda"))
+    runner = llm.engine.runner
+    for phases in time_phases(runner, 2, 3, 16, 4):
+        assert set(phases) == {"draft", "verify", "accept"}
+        assert all(0.0 < seconds < 0.1 for seconds in phases.values())
+    llm.generate(prompts(2, seed=44), SamplingParams(max_tokens=8))

@@ -25,6 +25,8 @@ ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False}
 class WordTokenizer:
     """Ids from the letters of a message: enough to ask a tiny model something."""
 
+    chat_template = None
+
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         return [1 + ord(c) % 50 for c in messages[-1]["content"]]
 
@@ -61,12 +63,12 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> LLM:
     for prompt in PROMPTS:
         ids = tokenizer.encode_chat([{"role": "user", "content": prompt}])
         answers.append([*ids, *plain.generate([ids], SamplingParams(max_tokens=24))[0].token_ids])
-    monkeypatch.setattr("outpace.engine.llm.IncrementalDecoder", Undecoded)
+    monkeypatch.setattr("outpace.engine.answer.IncrementalDecoder", Undecoded)
     return engine(replace(target, tokenizer=tokenizer), OracleDrafter(answers, 0.75), **ENGINE)
 
 
 class Undecoded:
-    def __init__(self, tokenizer: object) -> None:
+    def __init__(self, tokenizer: object, kept: object = ()) -> None:
         """Texts do not matter here."""
 
     def push(self, ids: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
@@ -36,6 +37,22 @@ class LetterTokenizer:
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         return self.encode(self.render_chat(messages))
+
+    def stream(self, skip_special: bool = True, kept: object = ()) -> LetterStream:
+        return LetterStream(self)
+
+
+class LetterStream:
+    """A letter is whole as soon as its token is there."""
+
+    def __init__(self, tokenizer: LetterTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def push(self, ids: Iterable[int]) -> str:
+        return self._tokenizer.decode(list(ids))
+
+    def finish(self) -> str:
+        return ""
 
 
 @cache

@@ -26,6 +26,7 @@ Ctrl-C stops an answer; what was said so far is kept.
 examples:
   outpace chat smollm2
   outpace chat smollm2 --system "Answer in one sentence." --temperature 0.7
+  outpace chat smollm2 --stop "###" --stop=---  (an answer ends before one of these; = where it begins with a dash)
   outpace chat ./my-model --drafter ./my-drafter --k 6
   printf 'Hello!\\nWhat did I just say?\\n' | outpace chat smollm2 --json
 """
@@ -143,6 +144,7 @@ class Conversation:
         return {
             "text": "".join(chunk.text for chunk in chunks),
             "finish_reason": chunks[-1].finish_reason,
+            "stopped_by": chunks[-1].stopped_by,
             "stats": figures.as_dict(self._llm, timing, chunks[-1].stats),
         }
 

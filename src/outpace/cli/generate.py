@@ -20,6 +20,7 @@ The prompt is put into the model's chat template when it has one; --raw continue
 examples:
   outpace generate smollm2 "Why is the sky blue?"
   outpace generate smollm2 --raw "Once upon a time" --max-tokens 100 --temperature 0.8 --seed 1
+  outpace generate smollm2 --raw "Q: What is 2+2? A:" --stop "Q:" --stop $'\\n\\n'
   echo "Summarise: ..." | outpace generate smollm2 -
   outpace generate ./my-model "Hello" --drafter ./my-drafter --k 5 --dtype bfloat16
   outpace generate ./no-tokenizer --ids "1 15043 29892" --json
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
                     "text": answer,
                     "token_ids": timing.token_ids,
                     "finish_reason": chunks[-1].finish_reason,
+                    "stopped_by": chunks[-1].stopped_by,
                     "stats": figures.as_dict(llm, timing, stats),
                     "prompt_ids": prompt_ids,
                     "settings": llm.describe(),

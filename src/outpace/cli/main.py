@@ -19,7 +19,10 @@ COMMANDS = {
     "demo": "plain and speculative decoding side by side, measured, with the reason why",
     "chat": "talk to a model; speed and accept length after each answer",
     "generate": "answer one prompt and exit",
+    "serve": "serve a model over HTTP, as OpenAI's API does",
     "inspect": "what a model or a drafter is, and how it would be wired, without loading weights",
+    "breakeven": "whether speculation pays, by arithmetic on figures that you give",
+    "doctor": "what a server's log says about its speculation: does it pay, what costs it, what to change",
     "train": "train an EAGLE-3 drafter on answers that the target itself writes",
 }
 
@@ -28,7 +31,9 @@ examples:
   outpace demo                                    see it work on this machine, in about two minutes
   outpace chat smollm2                            talk to the small default model
   outpace generate smollm2 "What is a prime?"     one answer on stdout, figures on stderr
+  outpace serve smollm2                           an OpenAI-compatible server on port 8000
   outpace inspect path/to/drafter --target smollm2
+  outpace doctor server.log --client bench.json   why a server's speculation pays, or does not
   outpace COMMAND --help                          every option of a command
 
 Answers and JSON go to stdout, progress and figures to stderr. Exit code 2 means that something was refused; the line

@@ -17,9 +17,12 @@ from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from outpace import LLM, EngineConfig, SamplingParams
+import outpace
+from outpace import EngineConfig, SamplingParams
 
 MODEL_HELP = "a directory, a .gguf file, a hub id such as org/name, or the alias smollm2"
+FOR_PROGRAMS = ("logit_bias", "bad_words", "logprobs", "prompt_logprobs")
+"""Token ids in a form that nobody types, and answers that no command prints."""
 
 
 def new_parser(subparsers: Any, name: str, summary: str, description: str) -> argparse.ArgumentParser:
@@ -65,13 +68,13 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model: str | None = None
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
-    """Every field of `SamplingParams`."""
-    add_fields(parser.add_argument_group("sampling"), SamplingParams)
+    """Every field of `SamplingParams` but those for programs."""
+    add_fields(parser.add_argument_group("sampling"), SamplingParams, skip=FOR_PROGRAMS)
 
 
-def load_llm(args: argparse.Namespace, **changes: Any) -> LLM:
+def load_llm(args: argparse.Namespace, **changes: Any) -> outpace.LLM:
     """The engine that the flags of `add_model_flags` describe; `changes` are settings that the command insists on."""
-    return LLM(
+    return outpace.LLM(  # looked up now: it brings torch, which a command that only parses does without
         args.model,
         drafter=None if args.drafter == "none" else args.drafter,
         dtype=args.dtype,
@@ -93,13 +96,15 @@ def add_fields(group: argparse._ArgumentGroup, settings: type, *, skip: Collecti
     for field in dataclasses.fields(settings):
         if field.name in skip:
             continue
-        summary = f"{docs.get(field.name, '')} {_default(field.default)}".strip().replace("%", "%%")
+        parsing = _parsing(types[field.name])
+        times = "; once for each" if parsing.get("action") == "append" else ""
+        summary = f"{docs.get(field.name, '')} {_default(field.default, times)}".strip().replace("%", "%%")
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             dest=field.name,
             default=argparse.SUPPRESS,
             help=summary,
-            **_parsing(types[field.name]),
+            **parsing,
         )
 
 
@@ -122,13 +127,13 @@ def field_docs(settings: type) -> dict[str, str]:
     return docs
 
 
-def _default(value: Any) -> str:
+def _default(value: Any, times: str) -> str:
     """What leaving the flag out means, in the words of the command line; for None the field's docstring says it."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return f"(default {'on' if value else 'off'})"
-    return f"(default {'none' if value == () else value})"
+    return f"(default {'none' if value == () else value}{times})"
 
 
 def _parsing(kind: Any) -> dict[str, Any]:
@@ -140,5 +145,8 @@ def _parsing(kind: Any) -> dict[str, Any]:
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is tuple:
-        return {"type": get_args(kind)[0], "nargs": "+", "metavar": "N"}
+        (part, _) = get_args(kind)
+        if part is str:  # one a flag: texts may begin with a dash, and must not swallow what follows
+            return {"action": "append", "metavar": "TEXT"}
+        return {"type": part, "nargs": "+", "metavar": "N"}
     return {"type": kind, "metavar": {int: "N", float: "X"}.get(kind, "TEXT")}

@@ -21,7 +21,7 @@ from outpace.config import ResolvedConfig
 from outpace.engine.runner import Runner
 from outpace.speculation.control import AutomaticControl, Control, FixedControl
 from outpace.speculation.cost import CostTable
-from outpace.types import CyclePlan, SamplingKind
+from outpace.types import CyclePlan, Needs
 
 CHOICES = (0, 1, 2, 3, 4, 5, 7, 10, 15)
 """The k's that control chooses from."""
@@ -179,7 +179,7 @@ def _occupied(runner: Runner, num_rows: int, k: int, context: int, drift: int) -
     state.page_table_RP[:num_rows, :columns] = pages.view(num_rows, columns)
     state.max_k_R[:num_rows] = 0
     try:
-        yield CyclePlan(rows=tuple(range(num_rows)), k=k, kind=SamplingKind.GREEDY, bound=bound)
+        yield CyclePlan(rows=tuple(range(num_rows)), k=k, needs=Needs(), bound=bound)
     finally:
         for field in (state.page_table_RP, state.length_R, state.num_pending_R):
             field[:num_rows] = 0

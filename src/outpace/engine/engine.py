@@ -18,14 +18,15 @@ from itertools import count
 
 from outpace.config import MAX_SEED, ResolvedConfig, SamplingParams
 from outpace.engine.calibrate import make_control
+from outpace.engine.limits import Limits
 from outpace.engine.pages import Pages
-from outpace.engine.runner import Runner, Ticket
+from outpace.engine.runner import Runner
 from outpace.engine.scheduler import Scheduler, Work
 from outpace.engine.sequence import Counts, FinishReason, Sequence
-from outpace.errors import RequestError
+from outpace.engine.ticket import Ticket
 from outpace.speculation.control import Control, CycleSeen
 from outpace.speculation.pair import Pair
-from outpace.types import CatchUpPlan, CyclePlan, Outcome, PrefillPlan, Request
+from outpace.types import CatchUpPlan, CyclePlan, Outcome, PrefillPlan, Request, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Update:
     counts: Counts
     """Live counters of the request; final once `finish_reason` is set."""
     num_reused: int
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One for each of `token_ids`; None if not asked for."""
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """One for each prompt token, with the first news of a request that asked; the first token has none."""
 
 
 class Engine:
@@ -53,9 +58,14 @@ class Engine:
     def __init__(self, pair: Pair, config: ResolvedConfig, control: Control | None = None) -> None:
         self.config = config
         self._pair = pair
-        self._max_context = config.max_context
-        self._vocab_size = pair.target.config.vocab_size
         self.pages = Pages(config.num_pages, config.page_size, config.prefix_reuse)
+        self._limits = Limits(
+            vocab_size=pair.target.config.vocab_size,
+            eos_token_ids=pair.target.config.eos_token_ids,
+            max_context=config.max_context,
+            page_size=config.page_size,
+            num_pages=self.pages.num_usable,
+        )
         self.runner = Runner(pair, config)
         self.control: Control = control or make_control(self.runner, config)
         self.scheduler = Scheduler(config, self.pages, self._draftable, self.control)
@@ -77,9 +87,11 @@ class Engine:
         """Queues a request and returns its id.
 
         Raises:
-            RequestError: `check` says why.
+            RequestError: `check` says why, or there is no memory for what its parameters need.
         """
         max_tokens = self.check(prompt_ids, params)
+        if params.processed:
+            self.runner.provide()
         seed = secrets.randbelow(MAX_SEED) if params.seed is None else params.seed
         request = Request(id=next(self._ids), prompt_ids=tuple(prompt_ids), params=params, seed=seed)
         eos = () if params.ignore_eos else self._pair.target.config.eos_token_ids
@@ -94,13 +106,9 @@ class Engine:
         """How many tokens a request may be answered with: `max_tokens`, or what the context leaves.
 
         Raises:
-            RequestError: the prompt is empty, too long for the context or the pages, or holds an unknown token id.
+            RequestError: the prompt is empty, too long for the context or the pages, or a token id is unknown.
         """
-        self._check_prompt(prompt_ids)
-        self._check_ids("stop_token_ids", params.stop_token_ids)
-        max_tokens = min(params.max_tokens, self._max_context - len(prompt_ids))
-        self._check_pages(len(prompt_ids), max_tokens)
-        return max_tokens
+        return self._limits.check(prompt_ids, params)
 
     def abort(self, request_id: int) -> None:
         """Ends a request at once and frees its pages. Nothing happens if its end was told already."""
@@ -141,7 +149,7 @@ class Engine:
         sequence.num_told += len(new)
         if reason is not None:
             del self._sequences[request_id]
-        return Update(request_id, new, reason, sequence.counts, sequence.num_reused)
+        return Update(request_id, new, reason, sequence.counts, sequence.num_reused, *_logprobs(sequence, len(new)))
 
     def poll_all(self) -> list[Update]:
         """The news of all requests."""
@@ -155,9 +163,9 @@ class Engine:
                 continue  # stopped, aborted or moved while this was in flight
             match work.plan:
                 case CyclePlan(k=k):
-                    self._collect_cycle(k, sequence, outcome.tokens[index])
+                    self._collect_cycle(k, sequence, outcome, index)
                 case PrefillPlan(chunks=chunks, fills_drafter=fills_drafter):
-                    self._collect_chunk(len(chunks[index]), fills_drafter, sequence, outcome.tokens[index])
+                    self._collect_chunk(len(chunks[index]), fills_drafter, sequence, outcome, index)
             if sequence.finish_reason is not None:
                 self.scheduler.remove(sequence)
 
@@ -174,23 +182,27 @@ class Engine:
             CycleSeen(num_rows=num_rows, k=work.plan.k, context=context, num_emitted=num_emitted, seconds=seconds)
         )
 
-    def _collect_chunk(self, num_tokens: int, fills_drafter: bool, sequence: Sequence, run: TokenIds[int]) -> None:
+    def _collect_chunk(
+        self, num_tokens: int, fills_drafter: bool, sequence: Sequence, outcome: Outcome, index: int
+    ) -> None:
         sequence.num_cached += num_tokens
+        sequence.prompt_logprobs += outcome.prompt_logprobs.get(index, ())
         if sequence.max_k and fills_drafter:
             sequence.num_drafter = sequence.num_cached
         if sequence.num_cached < sequence.prefill_end:
             return
         self.pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, sequence.num_drafter)
         sequence.num_sure -= 1
-        sequence.extend(run)
+        sequence.extend(outcome.tokens[index], outcome.logprobs.get(index, ()))
 
-    def _collect_cycle(self, k: int, sequence: Sequence, run: TokenIds[int]) -> None:
+    def _collect_cycle(self, k: int, sequence: Sequence, outcome: Outcome, index: int) -> None:
+        run = outcome.tokens[index]
         if sequence.max_k and k:
             sequence.num_drafter = sequence.num_cached + 1  # this cycle's catch-up reached the last token's slot
         num_drafts = min(k, sequence.max_k, self._draftable(sequence.num_cached))
         if num_drafts:
             self.control.learn(sequence, num_drafts, len(run) - 1)
-        num_kept = sequence.extend(run)
+        num_kept = sequence.extend(run, outcome.logprobs.get(index, ()))
         sequence.num_cached += num_kept
         sequence.length_max -= k + 1 - len(run)
         sequence.num_sure -= 1
@@ -200,25 +212,13 @@ class Engine:
         drafter = self._pair.drafter
         return 0 if drafter is None else max(0, drafter.wiring.max_positions - length)
 
-    def _check_prompt(self, prompt_ids: TokenIds[int]) -> None:
-        if not prompt_ids:
-            raise RequestError("the prompt is empty; give at least one token")
-        if len(prompt_ids) >= self._max_context:
-            raise RequestError(
-                f"the prompt has {len(prompt_ids)} tokens; the context holds {self._max_context} and one must "
-                f"be left for the answer: shorten the prompt to {self._max_context - 1}, or raise max_context"
-            )
-        self._check_ids("the prompt", prompt_ids)
 
-    def _check_ids(self, where: str, token_ids: TokenIds[int]) -> None:
-        for token in token_ids:
-            if not 0 <= token < self._vocab_size:
-                raise RequestError(f"{where}: token id {token} is unknown; ids are 0 … {self._vocab_size - 1}")
-
-    def _check_pages(self, num_prompt: int, max_tokens: int) -> None:
-        needed = -(-(num_prompt + max_tokens) // self.config.page_size)
-        if needed > self.pages.num_usable:
-            raise RequestError(
-                f"{num_prompt} prompt tokens and max_tokens {max_tokens} need {needed} KV pages; the engine has "
-                f"{self.pages.num_usable}: lower max_tokens, or raise num_pages or memory_fraction"
-            )
+def _logprobs(
+    sequence: Sequence, num_new: int
+) -> tuple[tuple[TokenLogprobs, ...] | None, tuple[TokenLogprobs | None, ...] | None]:
+    """Of the `num_new` tokens that were told last, and of the prompt if they were the first."""
+    params, end = sequence.request.params, sequence.num_told
+    new = None if params.logprobs is None else tuple(sequence.logprobs[end - num_new : end])
+    if params.prompt_logprobs is None or end > num_new:
+        return new, None
+    return new, (None, *sequence.prompt_logprobs)

@@ -1,7 +1,8 @@
 """Frames: a cycle of one shape over buffers that never move, so that a GPU can replay it as one graph.
 
-A shape is (rows, k, what sampling takes). Its inputs are row numbers and the pages that were added since; everything
-else a cycle reads lies in the state. On a CPU, or where a graph cannot be captured, a replay calls the cycle itself.
+A shape is (rows, k, what choosing tokens takes). Its inputs are row numbers and the pages that were added since;
+everything else a cycle reads lies in the state. On a CPU, or where a graph cannot be captured, a replay calls the cycle
+itself.
 
 Shapes: B rows of the frame, C changes of the page table it takes, I = B + 3·C.
 """
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 
 from outpace.engine.marks import Marks
+from outpace.speculation.chosen import Chosen
 from outpace.speculation.cycle import cycle, no_mark
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
-from outpace.types import Changes, SamplingKind
+from outpace.types import Changes, Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Shape:
 
     num_rows: int
     k: int
-    kind: SamplingKind
+    needs: Needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,8 @@ class Frame:
     num_changes: int
     inputs_I: Tensor
     """int64: row numbers, then rows, columns and pages of the changes; what is not needed leads to the inert row."""
-    replay: Callable[[], Tensor]
-    """Runs the cycle; int64 [B, k+2]: how many tokens each row emitted, then its tokens."""
+    replay: Callable[[], Chosen]
+    """Runs the cycle."""
     capture_s: float
     capture_bytes: int
     why_eager: str | None
@@ -92,7 +94,7 @@ class Frames:
 
         marks = Marks(device) if self._timed else None
 
-        def run() -> Tensor:
+        def run() -> Chosen:
             return self._run(shape, num_changes, inputs_I, marks)
 
         replay = run
@@ -117,30 +119,30 @@ class Frames:
             marks=marks,
         )
 
-    def _capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def _capture(self, run: Callable[[], Chosen]) -> Callable[[], Chosen]:
         """Runs once over inert rows, so that kernels are compiled and workspaces allocated, then captures."""
         torch.cuda.synchronize(self._state.device)
         run()
         torch.cuda.synchronize(self._state.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            outcome_BC = run()
+            chosen = run()
 
-        def replay() -> Tensor:
+        def replay() -> Chosen:
             graph.replay()
-            return outcome_BC
+            return chosen
 
         return replay
 
-    def _run(self, shape: Shape, num_changes: int, inputs_I: Tensor, marks: Marks | None) -> Tensor:
+    def _run(self, shape: Shape, num_changes: int, inputs_I: Tensor, marks: Marks | None) -> Chosen:
         rows_B, changes = inputs_I.split_with_sizes((shape.num_rows, 3 * num_changes))
         page_rows_C, columns_C, pages_C = changes.view(3, num_changes)
         state = self._state
         mark = marks.start() if marks is not None else no_mark
         state.page_table_RP[page_rows_C, columns_C] = pages_C
         table_BP = state.page_table_RP[rows_B]
-        sampling = state.sampling(rows_B, shape.kind)
-        return cycle(self._pair, state, rows_B, table_BP, sampling, shape.k, mark)
+        sampling = state.sampling(rows_B, shape.needs)
+        return cycle(self._pair, state, rows_B, table_BP, sampling, shape.k, mark, shape.needs.num_logprobs)
 
     def describe(self) -> dict[str, Any]:
         """Frames so far, as plain data for JSON."""
@@ -148,7 +150,7 @@ class Frames:
         return {
             "captured": sum(frame.why_eager is None for frame in frames),
             "eager": [
-                {"rows": f.shape.num_rows, "k": f.shape.k, "sampling": f.shape.kind.value, "why": f.why_eager}
+                {"rows": f.shape.num_rows, "k": f.shape.k, "sampling": f.shape.needs.kind.value, "why": f.why_eager}
                 for f in frames
                 if f.why_eager is not None
             ],

@@ -18,18 +18,20 @@ import torch
 
 from outpace.config import EngineConfig, ResolvedConfig, SamplingParams
 from outpace.engine.devices import default_page_size, default_prefill_chunk, resolve_device, resolve_dtype
-from outpace.engine.engine import Engine, Update
+from outpace.engine.engine import Engine
 from outpace.engine.inputs import Messages, Prompt, is_id, params_of, prompts_of
+from outpace.engine.live import LiveAnswer
 from outpace.engine.memory import bytes_per_page, check_pages, free_bytes, num_pages
 from outpace.engine.progress import Progress
-from outpace.engine.results import Chunk, RequestStats, Result
+from outpace.engine.results import Chunk, Result
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError, RequestError
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import load_drafter
 from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
-from outpace.models.text.tokenizer import IncrementalDecoder, Tokenizer
+from outpace.models.text.tokenizer import Tokenizer
+from outpace.models.text.tool_formats import tool_format
 from outpace.speculation.pair import Pair
 
 
@@ -150,15 +152,15 @@ class LLM:
         """
         encoded = [self.encode(prompt) for prompt in prompts_of(prompts)]
         settings = params_of(params, len(encoded))
-        ids: list[int] = []
+        answers = [self._ask(prompt, setting) for prompt, setting in zip(encoded, settings, strict=True)]
         try:
-            for prompt, setting in zip(encoded, settings, strict=True):
-                ids.append(self.engine.add(prompt, setting))
-            finished = self._finish(ids, progress)
+            for answer in answers:
+                answer.begin()
+            chunks = self._finish(answers, progress)
         finally:
-            for request_id in ids:
-                self.engine.abort(request_id)
-        return [self._result(prompt, finished[i]) for prompt, i in zip(encoded, ids, strict=True)]
+            for answer in answers:
+                answer.end()
+        return [Result.of(prompt, written) for prompt, written in zip(encoded, chunks, strict=True)]
 
     def chat(self, messages: Messages, params: SamplingParams | None = None) -> Result:
         """Answers a conversation, rendered with the model's chat template."""
@@ -174,27 +176,22 @@ class LLM:
         Raises:
             RequestError: the prompt or its parameters cannot be served.
         """
-        prompt_ids, params = self.encode(prompt), params or SamplingParams()
-        self.engine.check(prompt_ids, params)
-        return self._chunks(prompt_ids, params)
+        return self._chunks(self._ask(self.encode(prompt), params or SamplingParams()))
 
-    def _chunks(self, prompt_ids: list[int], params: SamplingParams) -> Iterator[Chunk]:
-        request_id = self.engine.add(prompt_ids, params)
-        decoder = IncrementalDecoder(self.tokenizer) if self.tokenizer is not None else None
+    def _ask(self, prompt_ids: list[int], params: SamplingParams) -> LiveAnswer:
+        return LiveAnswer(self.engine, self.tokenizer, prompt_ids, params)
+
+    def _chunks(self, answer: LiveAnswer) -> Iterator[Chunk]:
         try:
+            answer.begin()
             while True:
-                update = self._next(request_id)
-                yield _chunk(update, self._stats(update), decoder)
-                if update.finish_reason is not None:
+                while (chunk := answer.take()) is None:  # streams that take turns each find their own
+                    self.engine.step()
+                yield chunk
+                if chunk.finish_reason is not None:
                     return
         finally:
-            self.engine.abort(request_id)
-
-    def _next(self, request_id: int) -> Update:
-        """Steps until a request has news; streams that take turns each find their own."""
-        while (update := self.engine.poll(request_id)) is None:
-            self.engine.step()
-        return update
+            answer.end()
 
     def encode(self, prompt: Prompt | Messages) -> list[int]:
         """Token ids of a text (with the model's special tokens around it), a conversation, or token ids.
@@ -214,12 +211,14 @@ class LLM:
 
     def describe(self) -> dict[str, Any]:
         """Every resolved choice, as plain data for JSON."""
+        form = None if self.tokenizer is None else tool_format(self.tokenizer.chat_template)
         return {
             "model": self.target.source.name,
             "target": asdict(self.target.config),
             "target_notes": list(self.target.notes),
             "drafter": None if self.drafter is None else self.drafter.wiring.describe(),
             "drafter_source": self.drafter_name,
+            "tool_calls": None if form is None else form.describe(),
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             "engine": asdict(self.config),
@@ -229,37 +228,22 @@ class LLM:
             * bytes_per_page(self.target.model, self.drafter, self.config.page_size, self.dtype),
         }
 
-    def _finish(self, ids: Sequence[int], progress: bool) -> dict[int, list[Update]]:
-        """Steps until all the given requests are finished; all updates of each."""
-        updates: dict[int, list[Update]] = {i: [] for i in ids}
-        waiting = list(ids)
+    def _finish(self, answers: Sequence[LiveAnswer], progress: bool) -> list[list[Chunk]]:
+        """Steps until all answers are finished; the chunks of each."""
+        written: list[list[Chunk]] = [[] for _ in answers]
+        waiting = list(zip(answers, written, strict=True))
         num_tokens = 0
-        shown = Progress(len(ids), sys.stderr) if progress else None
+        shown = Progress(len(answers), sys.stderr) if progress else None
         while waiting:
             self.engine.step()
-            for update in [update for i in waiting if (update := self.engine.poll(i)) is not None]:
-                updates[update.request_id].append(update)
-                num_tokens += len(update.token_ids)
-                if update.finish_reason is not None:
-                    waiting.remove(update.request_id)
+            for answer, chunks in waiting:
+                if (chunk := answer.take()) is not None:
+                    chunks.append(chunk)
+                    num_tokens += len(chunk.token_ids)
+            waiting = [(answer, chunks) for answer, chunks in waiting if not chunks or not chunks[-1].finish_reason]
             if shown is not None:
-                shown.show(len(ids) - len(waiting), num_tokens)
-        return updates
-
-    def _result(self, prompt_ids: Sequence[int], updates: list[Update]) -> Result:
-        last = updates[-1]
-        assert last.finish_reason is not None
-        token_ids = tuple(token for update in updates for token in update.token_ids)
-        return Result(
-            prompt_ids=tuple(prompt_ids),
-            token_ids=token_ids,
-            text="" if self.tokenizer is None else self.tokenizer.decode(token_ids),
-            finish_reason=last.finish_reason,
-            stats=self._stats(last),
-        )
-
-    def _stats(self, update: Update) -> RequestStats:
-        return RequestStats.of(update.counts, update.num_reused, simulated=bool(self.config.simulate_acceptance))
+                shown.show(len(answers) - len(waiting), num_tokens)
+        return written
 
     def _require_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -268,20 +252,6 @@ class LLM:
                 "beside the weights"
             )
         return self.tokenizer
-
-
-def _chunk(update: Update, stats: RequestStats, decoder: IncrementalDecoder | None) -> Chunk:
-    text = ""
-    if decoder is not None:
-        text = decoder.push(update.token_ids)
-        if update.finish_reason is not None:
-            text += decoder.finish()
-    return Chunk(
-        text=text,
-        token_ids=update.token_ids,
-        finish_reason=update.finish_reason,
-        stats=stats,
-    )
 
 
 def _boundaries(given: Sequence[int]) -> tuple[int, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 from outpace.engine.sequence import Counts, FinishReason
+from outpace.types import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,31 @@ class RequestStats:
             reused=num_reused,
             simulated=simulated,
         )
+
+    @classmethod
+    def none(cls, *, simulated: bool) -> RequestStats:
+        """Before anything ran."""
+        return cls(cycles=0, emitted=0, drafted_at=(), accepted_at=(), reused=0, simulated=simulated)
+
+    def cut(self, num_tokens: int, before: RequestStats) -> RequestStats:
+        """Without the last tokens, which lay behind a stop string: as `Counts` would have counted a stop token there.
+
+        Where several cycles came between (a stream that waited while others took turns), their drafts are left as they
+        were counted: which cycle a token came from is not known.
+
+        Args:
+            num_tokens: how many were cut off; they came after `before`.
+            before: the figures when the request was looked at last.
+        """
+        kept = self.emitted - before.emitted - num_tokens
+        if kept <= 0:
+            return replace(before, reused=self.reused)
+        emitted = self.emitted - num_tokens
+        if self.cycles - before.cycles > 1:
+            return replace(self, emitted=emitted)
+        drafted_at = self.drafted_at[:kept] + before.drafted_at[kept:]
+        accepted_at = self.accepted_at[:kept] + before.accepted_at[kept:]
+        return replace(self, emitted=emitted, drafted_at=drafted_at, accepted_at=accepted_at)
 
     @classmethod
     def total(cls, stats: Iterable[RequestStats]) -> RequestStats:
@@ -86,18 +112,47 @@ class Result:
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    """The stop token, if one ended the answer, is the last of them."""
+    """The last of them is the stop token, or the one that completed the stop string, if one ended the answer."""
     text: str
-    """Empty for a checkpoint without a tokenizer."""
+    """Cut before what stopped it. Empty for a checkpoint without a tokenizer."""
     finish_reason: FinishReason
     stats: RequestStats
+    stopped_by: str | int | None = None
+    """The stop string or the id of `stop_token_ids` that ended the answer; None for the model's own end."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One for each of `token_ids`; None if not asked for."""
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """One for each of `prompt_ids`, None for the first of them; None if not asked for."""
+
+    @classmethod
+    def of(cls, prompt_ids: Sequence[int], chunks: Sequence[Chunk]) -> Result:
+        """The answer that was written in these chunks."""
+        last = chunks[-1]
+        assert last.finish_reason is not None
+        logprobs = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
+        return cls(
+            prompt_ids=tuple(prompt_ids),
+            token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+            text="".join(chunk.text for chunk in chunks),
+            finish_reason=last.finish_reason,
+            stopped_by=last.stopped_by,
+            stats=last.stats,
+            logprobs=tuple(token for run in logprobs for token in run) if logprobs else None,
+            prompt_logprobs=chunks[0].prompt_logprobs,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A piece of an answer while it is written: whole characters only."""
+    """A piece of an answer while it is written: whole characters only, and nothing that is taken back."""
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
     stats: RequestStats
+    stopped_by: str | int | None = None
+    """As in `Result`."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One for each of `token_ids`; None if not asked for."""
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """As in `Result`, with the first chunk."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,48 +18,19 @@ from torch import Tensor
 from outpace.config import ResolvedConfig
 from outpace.engine.frames import Frame, Frames, Shape
 from outpace.engine.marks import Marks
+from outpace.engine.ticket import Ticket, on_host
+from outpace.errors import RequestError
 from outpace.speculation.catch_up import catch_up
+from outpace.speculation.chosen import Chosen
 from outpace.speculation.cycle import cycle, no_mark
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import prefill
-from outpace.speculation.state import State, upload
-from outpace.types import CatchUpPlan, Changes, CyclePlan, Outcome, Plan, PrefillPlan
+from outpace.speculation.prompt_tops import Asked
+from outpace.speculation.state import State
+from outpace.speculation.upload import upload
+from outpace.types import CatchUpPlan, Changes, CyclePlan, Plan, PrefillPlan
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A forward in flight."""
-
-    num_rows: int
-    outcome_BC: Tensor
-    """On the host, once `done` has come: how many tokens each row emitted, then its tokens."""
-    done: torch.cuda.Event | None
-    """None on a CPU, where it is done already."""
-    before: torch.cuda.Event | None
-    """The end of the forward before, if that was in flight when this one was enqueued."""
-    on_cpu_s: float | None
-    """How long it took, on a CPU."""
-    marks: Marks | None
-    """When its phases ended, where they are timed."""
-
-    def read(self) -> Outcome:
-        """Waits for the forward."""
-        if self.done is not None:
-            self.done.synchronize()
-        rows = self.outcome_BC.tolist()[: self.num_rows]
-        return Outcome(tuple(tuple(row[1 : 1 + row[0]]) for row in rows))
-
-    def seconds(self) -> float | None:
-        """From the end of the forward before, after `read`; None if the device may have stood idle between."""
-        if self.done is None:
-            return self.on_cpu_s
-        return None if self.before is None else self.before.elapsed_time(self.done) / 1e3
-
-    def phases(self) -> dict[str, float] | None:
-        """Seconds by phase, after `read` and before the next cycle is enqueued; None where they are not timed."""
-        return None if self.marks is None else self.marks.seconds()
 
 
 class Runner:
@@ -94,6 +64,20 @@ class Runner:
         self._last: torch.cuda.Event | None = None
         self._timed = False
 
+    def provide(self) -> None:
+        """Memory for penalties, biases and bans, when the first request with some comes.
+
+        Raises:
+            RequestError: there is not enough.
+        """
+        try:
+            self.state.provide(self._pair.target.config.vocab_size)
+        except torch.OutOfMemoryError as error:
+            raise RequestError(
+                "penalties, logit_bias, min_tokens and bad_words need more memory than is left for all "
+                f"{self.state.inert} rows: leave them out, or lower memory_fraction or max_rows"
+            ) from error
+
     @contextmanager
     def with_phases(self) -> Iterator[None]:
         """Times the phases of cycles that are enqueued inside, in frames of their own; one at a time."""
@@ -111,22 +95,22 @@ class Runner:
         began = time.perf_counter()
         if isinstance(plan, CyclePlan) and self.frames is not None:
             frame = self._framed(self.frames, plan)
-            return self._ticket(len(plan.rows), frame.replay(), began, frame.marks)
+            return self._ticket(plan, frame.replay(), began, frame.marks)
         marks = Marks(self.state.device) if self._timed else None
         self.state.apply(plan.changes, self.page_size)
         match plan:
             case CyclePlan():
-                outcome_BC = self._cycle(plan, marks)
+                chosen = self._cycle(plan, marks)
             case PrefillPlan():
-                outcome_BC = self._prefill(plan)
+                chosen = self._prefill(plan)
             case CatchUpPlan():
-                outcome_BC = self._catch_up(plan)
-        return self._ticket(len(plan.rows), outcome_BC, began, marks)
+                chosen = self._catch_up(plan)
+        return self._ticket(plan, chosen, began, marks)
 
     def _framed(self, frames: Frames, plan: CyclePlan) -> Frame:
         """The frame of a cycle, its inputs on their way."""
         bucket = next(bucket for bucket in self.buckets if bucket >= len(plan.rows))
-        frame = frames.of(Shape(bucket, plan.k, plan.kind))
+        frame = frames.of(Shape(bucket, plan.k, plan.needs))
         changes = plan.changes
         if not frames.fits(frame, changes):
             self.state.apply(changes, self.page_size)
@@ -138,13 +122,14 @@ class Runner:
         frames.num_replays += 1
         return frame
 
-    def _cycle(self, plan: CyclePlan, marks: Marks | None) -> Tensor:
+    def _cycle(self, plan: CyclePlan, marks: Marks | None) -> Chosen:
         rows_B = upload(plan.rows, self.state.device)
-        sampling = self.state.sampling(rows_B, plan.kind)
+        sampling = self.state.sampling(rows_B, plan.needs)
+        table_BP = self._table(rows_B, plan.bound)
         mark = marks.start() if marks is not None else no_mark
-        return cycle(self._pair, self.state, rows_B, self._table(rows_B, plan.bound), sampling, plan.k, mark)
+        return cycle(self._pair, self.state, rows_B, table_BP, sampling, plan.k, mark, plan.needs.num_logprobs)
 
-    def _prefill(self, plan: PrefillPlan) -> Tensor:
+    def _prefill(self, plan: PrefillPlan) -> Chosen:
         rows_B = upload(plan.rows, self.state.device)
         tokens_BS, num_tokens_B = self._padded(plan.chunks)
         return prefill(
@@ -154,19 +139,28 @@ class Runner:
             tokens_BS,
             num_tokens_B,
             self._table(rows_B, plan.bound),
-            self.state.sampling(rows_B, plan.kind),
+            self.state.sampling(rows_B, plan.needs),
+            ends_B=upload(plan.ends, self.state.device) if plan.needs.processed else None,
             fills_drafter=plan.fills_drafter,
+            num_logprobs=plan.needs.num_logprobs,
+            asked=self._asked(plan, tokens_BS.shape[1]),
         )
 
-    def _catch_up(self, plan: CatchUpPlan) -> Tensor:
+    def _asked(self, plan: PrefillPlan, num_places: int) -> Asked | None:
+        if plan.prompt is None:
+            return None
+        following_AS, _ = self._padded(plan.prompt.following, num_places)
+        return Asked(upload(plan.prompt.places, self.state.device), following_AS, max(plan.prompt.nums))
+
+    def _catch_up(self, plan: CatchUpPlan) -> Chosen:
         rows_B, start_B, cold_B = upload((plan.rows, plan.starts, plan.cold), self.state.device)
         tokens_BS, num_tokens_B = self._padded(plan.chunks)
         table_BP = self._table(rows_B, plan.bound)
         return catch_up(self._pair, self.state, rows_B, tokens_BS, num_tokens_B, start_B, cold_B.bool(), table_BP)
 
-    def _padded(self, chunks: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def _padded(self, chunks: Sequence[Sequence[int]], at_least: int = 1) -> tuple[Tensor, Tensor]:
         """Ragged chunks as tokens_BS, padded with id 0, and the number of real ones a row."""
-        longest = max(len(chunk) for chunk in chunks)
+        longest = max(at_least, *map(len, chunks))
         tokens_BS = upload([(*chunk, *(0,) * (longest - len(chunk))) for chunk in chunks], self.state.device)
         return tokens_BS, upload([len(chunk) for chunk in chunks], self.state.device)
 
@@ -174,15 +168,14 @@ class Runner:
         """The rows' page tables, as wide as they reach."""
         return self.state.page_table_RP[rows_B, : -(-bound // self.page_size)]
 
-    def _ticket(self, num_rows: int, outcome_BC: Tensor, began: float, marks: Marks | None) -> Ticket:
-        if not outcome_BC.is_cuda:
-            return Ticket(num_rows, outcome_BC.clone(), None, None, time.perf_counter() - began, marks)
-        on_host = torch.empty(outcome_BC.shape, dtype=outcome_BC.dtype, pin_memory=True)
-        on_host.copy_(outcome_BC, non_blocking=True)
+    def _ticket(self, plan: Plan, chosen: Chosen, began: float, marks: Marks | None) -> Ticket:
+        copy = on_host(chosen)
+        if self.state.device.type != "cuda":
+            return Ticket(plan, copy, None, None, time.perf_counter() - began, marks)
         before = self._last if self._last is not None and not self._last.query() else None
         self._last = torch.cuda.Event(enable_timing=True)
         self._last.record()
-        return Ticket(num_rows, on_host, self._last, before, None, marks)
+        return Ticket(plan, copy, self._last, before, None, marks)
 
     def describe(self) -> dict[str, Any]:
         """What of the cycles is a graph, as plain data for JSON."""

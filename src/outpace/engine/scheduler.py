@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from outpace.config import ResolvedConfig
+from outpace.engine.changes import Pending
+from outpace.engine.needs import logprobs_of, needs_of, past_of, prompt_logprobs_of
 from outpace.engine.pages import Pages
 from outpace.engine.sequence import Sequence
 from outpace.speculation.control import Control
-from outpace.types import CatchUpPlan, Changes, CyclePlan, Plan, PrefillPlan, RowSettings, SamplingKind
+from outpace.types import CatchUpPlan, CyclePlan, Plan, PrefillPlan, RowSettings
 
 MAX_CATCH_UP = 256
 """Tokens that a drafter is shown again at most when drafting resumes; what lies further back it does without."""
@@ -55,8 +57,7 @@ class Scheduler:
         self._admitted: dict[int, Sequence]
         """By request id, oldest first."""
         self._free_rows: list[int]
-        self._changes: list[RowSettings]
-        self._new_pages: list[tuple[int, int, int]]
+        self._pending: Pending
         self.num_preempted = 0
         self.reset(())
 
@@ -83,8 +84,7 @@ class Scheduler:
         self._admitted = {}
         self._free_rows = list(range(self._config.max_rows - 1, -1, -1))
         self._prefilled_last = False
-        self._changes = []
-        self._new_pages = []
+        self._pending = Pending()
 
     def next(self, *, drained: bool) -> Work | None:
         """The next forward, or None if there is nothing to plan until more is known.
@@ -109,7 +109,7 @@ class Scheduler:
         while self._waiting and self._free_rows:
             sequence = self._waiting[0]
             lags = sequence.max_k > 0 and not self.control.fills_drafter()
-            reused = self._pages.match(sequence.tokens, needs_drafter=sequence.max_k > 0 and not lags)
+            reused = self._reusable(sequence, lags)
             missing = self._num_pages(len(sequence.tokens)) - len(reused)
             taken = self._pages.take(missing + len(self._admitted))
             if taken is None:
@@ -121,22 +121,34 @@ class Scheduler:
             self._admitted[sequence.request.id] = sequence
             self._settle(sequence, reused, taken, lags)
 
+    def _reusable(self, sequence: Sequence, lags: bool) -> list[int]:
+        """Pages that hold the sequence's beginning already, held for it; none for who wants the prompt computed."""
+        if sequence.misses_prompt_logprobs:
+            return []
+        return self._pages.match(sequence.tokens, needs_drafter=sequence.max_k > 0 and not lags)
+
     def _settle(self, sequence: Sequence, reused: list[int], taken: list[int], lags: bool) -> None:
         num_cached = len(reused) * self._pages.page_size
         sequence.row = self._free_rows.pop()
         sequence.admission += 1
         sequence.num_cached = sequence.num_prefilled = sequence.length_max = num_cached
-        sequence.num_drafter = self._num_filled(sequence) if lags else num_cached if sequence.max_k else 0
+        sequence.num_drafter = num_cached if sequence.max_k else 0
+        if lags and reused:
+            sequence.num_drafter = self._num_filled(sequence)
         sequence.prefill_end = len(sequence.tokens)
         sequence.num_sure, sequence.drafter_lags, sequence.drafter_gap = 0, lags, False
         sequence.num_reused += num_cached
-        self._changes.append(
+        sequence.lists_prompt = sequence.misses_prompt_logprobs
+        if sequence.lists_prompt:
+            sequence.prompt_logprobs = []
+        self._pending.fill(
             RowSettings(
                 row=sequence.row,
                 num_cached=num_cached,
                 params=sequence.request.params,
                 seed=sequence.request.seed,
                 max_k=sequence.max_k,
+                past=past_of(sequence),
             )
         )
         self._append_pages(sequence, reused + taken)
@@ -148,8 +160,7 @@ class Scheduler:
         return len(filled) * self._pages.page_size
 
     def _append_pages(self, sequence: Sequence, pages: list[int]) -> None:
-        first = len(sequence.pages)
-        self._new_pages += [(sequence.row, first + i, page) for i, page in enumerate(pages)]
+        self._pending.append(sequence.row, len(sequence.pages), pages)
         sequence.pages += pages
 
     def _prefill(self, prefilling: list[Sequence]) -> Work:
@@ -170,6 +181,7 @@ class Scheduler:
                 break
             chosen.append(sequence)
             chunks.append(chunk)
+        prompt = prompt_logprobs_of(chosen, chunks)
         for sequence, chunk in zip(chosen, chunks, strict=True):
             sequence.num_prefilled += len(chunk)
             sequence.length_max = sequence.num_prefilled
@@ -177,10 +189,13 @@ class Scheduler:
         plan = PrefillPlan(
             rows=_rows(chosen),
             chunks=tuple(chunks),
+            ends=tuple(s.prefilled for s in chosen),
             fills_drafter=fills and any(s.max_k for s in chosen),
-            kind=_kind(chosen),
+            needs=needs_of(chosen),
             bound=max(s.length_max for s in chosen),
-            changes=self._flush(),
+            logprobs=logprobs_of(chosen),
+            prompt=prompt,
+            changes=self._pending.flush(),
         )
         return _work(plan, chosen)
 
@@ -202,7 +217,12 @@ class Scheduler:
             sequence.num_sure += 1
             sequence.drafter_lags = sequence.max_k > 0 and k == 0
         plan = CyclePlan(
-            rows=_rows(chosen), k=k, kind=_kind(chosen), bound=max(s.length_max for s in chosen), changes=self._flush()
+            rows=_rows(chosen),
+            k=k,
+            needs=needs_of(chosen),
+            bound=max(s.length_max for s in chosen),
+            logprobs=logprobs_of(chosen),
+            changes=self._pending.flush(),
         )
         return _work(plan, chosen)
 
@@ -227,7 +247,7 @@ class Scheduler:
             chunks=tuple(tuple(s.tokens[start : s.num_cached]) for s, start in zip(chosen, starts, strict=True)),
             cold=tuple(start >= max(1, s.num_drafter) for s, start in zip(chosen, starts, strict=True)),
             bound=max(s.num_cached for s in chosen),
-            changes=self._flush(),
+            changes=self._pending.flush(),
         )
         for sequence, cold in zip(chosen, plan.cold, strict=True):
             sequence.num_drafter = sequence.num_cached
@@ -266,16 +286,8 @@ class Scheduler:
         self._pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, num_drafter)
         self._pages.release(sequence.pages)
         self._free_rows.append(sequence.row)
-        # What was to be told of this row must not meet what its next owner brings.
-        self._changes = [settings for settings in self._changes if settings.row != sequence.row]
-        self._new_pages = [new for new in self._new_pages if new[0] != sequence.row]
+        self._pending.forget(sequence.row)
         sequence.row, sequence.pages = -1, []
-
-    def _flush(self) -> Changes:
-        rows, columns, pages = zip(*self._new_pages, strict=True) if self._new_pages else ((), (), ())
-        changes = Changes(rows=tuple(self._changes), page_rows=rows, page_columns=columns, pages=pages)
-        self._changes, self._new_pages = [], []
-        return changes
 
     def _num_pages(self, num_tokens: int) -> int:
         return -(-num_tokens // self._pages.page_size)
@@ -287,10 +299,3 @@ def _rows(chosen: list[Sequence]) -> tuple[int, ...]:
 
 def _work(plan: Plan, chosen: list[Sequence]) -> Work:
     return Work(plan, tuple((s, s.admission) for s in chosen))
-
-
-def _kind(chosen: list[Sequence]) -> SamplingKind:
-    sampled = [s.request.params for s in chosen if not s.request.params.greedy]
-    if any(p.top_k or p.top_p < 1.0 or p.min_p for p in sampled):
-        return SamplingKind.TRUNCATED
-    return SamplingKind.SAMPLED if sampled else SamplingKind.GREEDY

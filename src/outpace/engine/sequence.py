@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from outpace.speculation.acceptance import Acceptance
-from outpace.types import Request
+from outpace.types import Request, TokenLogprobs
 
 FinishReason = Literal["stop", "length"]
 
@@ -52,6 +52,8 @@ class Sequence:
     stop_ids: frozenset[int]
     tokens: list[int] = field(init=False)
     """Prompt and answer, as far as it is known."""
+    processed: bool = field(init=False)
+    """Its logits are changed by penalties, biases or bans."""
     pages: list[int] = field(default_factory=list)
     row: int = -1
     admission: int = 0
@@ -63,6 +65,13 @@ class Sequence:
     """Known: positions whose drafter entries are final; always 0 for a sequence that does not draft."""
     drafter_gap: bool = False
     """Known: entries before those are missing, so no page may be offered as filled."""
+
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Known: of the answer's tokens, if they are wanted."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Known: of the prompt's tokens from the second on, if they are wanted."""
+    lists_prompt: bool = False
+    """Planned: this time's prefill computes the latter."""
 
     prefill_end: int = 0
     """Planned: tokens that prefill computes."""
@@ -85,6 +94,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
+        self.processed = self.request.params.processed
 
     @property
     def num_new(self) -> int:
@@ -100,6 +110,12 @@ class Sequence:
         return "length" if self.num_new >= self.max_tokens else None
 
     @property
+    def misses_prompt_logprobs(self) -> bool:
+        """They are wanted and not all known."""
+        wanted = self.request.params.prompt_logprobs is not None
+        return wanted and len(self.prompt_logprobs) < len(self.request.prompt_ids) - 1
+
+    @property
     def prefilled(self) -> bool:
         """Everything before the first cycle is enqueued."""
         return self.num_prefilled == self.prefill_end
@@ -109,9 +125,13 @@ class Sequence:
         """What is in flight already brings `max_tokens`."""
         return self.num_new + self.num_sure >= self.max_tokens
 
-    def extend(self, run: TokenIds[int]) -> int:
-        """Appends a run of tokens, cut exactly at the first stop token or at `max_tokens`; returns how many it kept."""
+    def extend(self, run: TokenIds[int], logprobs: TokenIds[TokenLogprobs] = ()) -> int:
+        """Appends a run of tokens, cut exactly at the first stop token or at `max_tokens`; returns how many it kept.
+
+        Log-probabilities come before their tokens: an interrupt between leaves some too many, which go here.
+        """
         kept = list(run[: self.max_tokens - self.num_new])
         end = next((place for place, token in enumerate(kept, start=1) if token in self.stop_ids), len(kept))
+        self.logprobs[self.num_new :] = logprobs[:end]
         self.tokens += kept[:end]
         return end

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from outpace.config import GREEDY_BELOW
+from outpace.kernels.process import Rules, process
 from outpace.types import SamplingKind
 
 _LOW32 = 0xFFFFFFFF
@@ -36,6 +37,8 @@ class Sampling:
     min_p_B: Tensor
     seed_B: Tensor
     kind: SamplingKind
+    rules: Rules | None = None
+    """Penalties, biases and bans; None where no row has any."""
 
 
 def _mix32(x: Tensor) -> Tensor:
@@ -105,7 +108,13 @@ def truncate(logits_BSV: Tensor, sampling: Sampling) -> Tensor:
 
 
 def choose(
-    logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None = None, *, ahead: int = 0
+    logits_BSV: Tensor,
+    sampling: Sampling,
+    position_BS: Tensor,
+    ids_V: Tensor | None = None,
+    *,
+    ahead: int = 0,
+    drafts_BK: Tensor | None = None,
 ) -> Tensor:
     """Each position's token, int64 [B, S]; greedy rows take the argmax.
 
@@ -115,11 +124,24 @@ def choose(
         position_BS: index in the sequence of the token to be chosen, less `ahead`.
         ids_V: target ids that the V logits stand for; None means 0 … V-1.
         ahead: added to the positions.
+        drafts_BK: what was drafted behind each row's newest token; the last of S places sees all of it.
     """
+    if sampling.rules is not None:
+        drafts_BK = position_BS[:, :0] if drafts_BK is None else drafts_BK
+        logits_BSV = _spread(logits_BSV, ids_V, sampling.rules.counts_BV.shape[1])
+        logits_BSV, ids_V = process(logits_BSV, sampling.rules, position_BS + ahead, drafts_BK), None
     if logits_BSV.is_cuda:
         return _choose_on_gpu(logits_BSV, sampling, position_BS, ids_V, ahead)
     index_BS = _best(logits_BSV, sampling, position_BS + ahead, ids_V)
     return index_BS if ids_V is None else ids_V[index_BS]
+
+
+def _spread(logits_BSV: Tensor, ids_V: Tensor | None, num_ids: int) -> Tensor:
+    """Logits of some ids as logits of all; -inf for the others."""
+    if ids_V is None:
+        return logits_BSV
+    all_BSV = logits_BSV.new_full((*logits_BSV.shape[:2], num_ids), -torch.inf)
+    return all_BSV.index_copy_(2, ids_V, logits_BSV)
 
 
 def _best(logits_BSV: Tensor, sampling: Sampling, position_BS: Tensor, ids_V: Tensor | None) -> Tensor:

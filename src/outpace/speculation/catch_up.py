@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.kv import places
+from outpace.speculation.chosen import Chosen
 from outpace.speculation.draft import run_drafter
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import last_of
@@ -27,7 +28,7 @@ def catch_up(
     start_B: Tensor,
     cold_B: Tensor,
     table_BP: Tensor,
-) -> Tensor:
+) -> Chosen:
     """Fills each row's drafter entries from start + 1 to its length - 1, and readies the one of its last token.
 
     Args:
@@ -41,7 +42,7 @@ def catch_up(
         table_BP: page tables, cut to the pages in reach.
 
     Returns:
-        int64 [B, 1]: zeros, the number of tokens emitted.
+        No token for any row.
     """
     positions_BS, slots_BS = places(start_B, tokens_BS.shape[1], num_tokens_B, table_BP, pair.cache.page_size)
     verified = verify(
@@ -63,4 +64,4 @@ def catch_up(
     state.pending_hidden_RWH[rows_B, 0] = last_of(verified.fused_BSH, num_tokens_B)[:, 0]
     state.pending_tokens_RW[rows_B, 0] = state.last_token_R[rows_B]
     state.num_pending_R[rows_B] = 1
-    return torch.zeros_like(start_B)[:, None]
+    return Chosen(torch.zeros_like(start_B)[:, None])

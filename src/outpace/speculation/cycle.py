@@ -14,7 +14,9 @@ from torch import Tensor
 
 from outpace.kernels.accept import settle
 from outpace.kernels.kv import places
+from outpace.kernels.logprobs import tops_of
 from outpace.kernels.sample import Sampling, choose
+from outpace.speculation.chosen import Chosen
 from outpace.speculation.draft import draft
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
@@ -36,11 +38,19 @@ def cycle(
     sampling: Sampling,
     k: int,
     mark: Mark = no_mark,
-) -> Tensor:
-    """One cycle of k drafts for the given rows, which may be padded with the inert row.
+    num_logprobs: int | None = None,
+) -> Chosen:
+    """One cycle of k drafts for the given rows, which may be padded with the inert row; each emits 1 … k+1 tokens.
 
-    Returns:
-        int64 [B, 1 + S]: how many tokens each row emitted, 1 … k+1, then its tokens.
+    Args:
+        pair: the models.
+        state: moved forward at the rows.
+        rows_B: the rows.
+        table_BP: page tables, cut to the pages in reach.
+        sampling: settings of the rows.
+        k: drafts.
+        mark: told when a phase ends.
+        num_logprobs: alternatives to find beside each token's log-probability; None computes none.
     """
     length_B = state.length_R[rows_B]
     tokens_BS = state.last_token_R[rows_B][:, None]
@@ -55,9 +65,12 @@ def cycle(
     )
     mark("verify")
     assert verified.logits_BSV is not None
-    chosen_BS = choose(verified.logits_BSV, sampling, positions_BS, ahead=1)
+    chosen_BS = choose(verified.logits_BSV, sampling, positions_BS, ahead=1, drafts_BK=drafts_BK)
     outcome_BC = settle(state.ledger(pair.max_drafted), rows_B, drafts_BK, chosen_BS)
     if verified.fused_BSH is not None:
         state.pending_hidden_RWH[rows_B, : k + 1] = verified.fused_BSH
+    if sampling.rules is not None:
+        state.count(rows_B, outcome_BC)
+    tops = None if num_logprobs is None else tops_of(verified.logits_BSV, outcome_BC[:, 1:], num_logprobs)
     mark("accept")
-    return outcome_BC
+    return Chosen(outcome_BC, tops)

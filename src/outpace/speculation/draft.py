@@ -23,14 +23,15 @@ def draft(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: 
     assert pair.drafter_cache is not None
     length_B, first_B = state.length_R[rows_B], state.first_R[rows_B]
     hidden_B1H, out_B1H = _pending(pair, state, rows_B, table_BP, length_B, first_B)
-    drafts = [_propose(pair, out_B1H, sampling, length_B, 1)]
+    drafts = [_propose(pair, out_B1H, sampling, length_B, None, 1)]
     for step in range(1, k):
         position_B1, slot_B1 = places(length_B, 1, None, table_BP, pair.drafter_cache.page_size, ahead=step)
         start_B = position_B1[:, 0]
         hidden_B1H, out_B1H = run_drafter(
             pair, drafts[-1], hidden_B1H, table_BP, start_B, position_B1, slot_B1, first_B
         )
-        drafts.append(_propose(pair, out_B1H, sampling, length_B, step + 1))
+        drafts_BK = torch.cat(drafts, dim=1) if sampling.rules is not None else None
+        drafts.append(_propose(pair, out_B1H, sampling, length_B, drafts_BK, step + 1))
     return torch.cat(drafts, dim=1)
 
 
@@ -81,8 +82,13 @@ def run_drafter(
     return pair.drafter(tokens_BS, hidden_BSH, positions_BS, attend, ahead=-1)
 
 
-def _propose(pair: Pair, out_B1H: Tensor, sampling: Sampling, length_B: Tensor, ahead: int) -> Tensor:
-    """The token that the drafter would put at position length + ahead, under the target's own noise; [B, 1]."""
+def _propose(
+    pair: Pair, out_B1H: Tensor, sampling: Sampling, length_B: Tensor, drafts_BK: Tensor | None, ahead: int
+) -> Tensor:
+    """The token that the drafter would put at position length + ahead, under the target's own noise; [B, 1].
+
+    Penalties, biases and bans are the target's too, with the drafts before it: they raise acceptance.
+    """
     assert pair.drafter is not None
     logits_B1V = pair.drafter.logits(out_B1H)
-    return choose(logits_B1V, sampling, length_B[:, None], pair.drafter.target_ids_V, ahead=ahead)
+    return choose(logits_B1V, sampling, length_B[:, None], pair.drafter.target_ids_V, ahead=ahead, drafts_BK=drafts_BK)

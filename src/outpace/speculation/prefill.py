@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.kv import places
+from outpace.kernels.logprobs import tops_of
 from outpace.kernels.sample import Sampling, choose
+from outpace.speculation.chosen import Chosen
 from outpace.speculation.draft import run_drafter
 from outpace.speculation.pair import Pair
+from outpace.speculation.prompt_tops import Asked, prompt_tops
 from outpace.speculation.state import State
 from outpace.speculation.verify import verify
 
@@ -25,8 +28,11 @@ def prefill(
     table_BP: Tensor,
     sampling: Sampling,
     *,
+    ends_B: Tensor | None = None,
     fills_drafter: bool,
-) -> Tensor:
+    num_logprobs: int | None = None,
+    asked: Asked | None = None,
+) -> Chosen:
     """Computes one chunk a row and the token after it, which counts only where the prompt ends with the chunk.
 
     Args:
@@ -37,10 +43,10 @@ def prefill(
         num_tokens_B: how many of them are real, 1 … S.
         table_BP: page tables, cut to the pages in reach.
         sampling: settings of the rows.
+        ends_B: 1 where the prompt ends with the chunk, else 0; None where `sampling` has no rules.
         fills_drafter: fill the drafter's cache too.
-
-    Returns:
-        int64 [B, 2]: ones, then the tokens.
+        num_logprobs: alternatives to find beside the log-probability of each token; None computes none.
+        asked: whose prompt tokens' log-probabilities are wanted; None if nobody's are.
     """
     start_B = state.length_R[rows_B]
     positions_BS, slots_BS = places(start_B, tokens_BS.shape[1], num_tokens_B, table_BP, pair.cache.page_size)
@@ -58,7 +64,13 @@ def prefill(
     state.num_pending_R[rows_B] = 1
     state.length_R[rows_B] = end_B
     state.last_token_R[rows_B] = tokens_B1[:, 0]
-    return torch.cat((torch.ones_like(tokens_B1), tokens_B1), dim=1)
+    if ends_B is not None:
+        state.count(rows_B, torch.cat((ends_B[:, None], tokens_B1), dim=1))
+    return Chosen(
+        outcome_BC=torch.cat((torch.ones_like(tokens_B1), tokens_B1), dim=1),
+        tops=None if num_logprobs is None else tops_of(logits_B1V, tokens_B1, num_logprobs),
+        prompt_tops=None if asked is None else prompt_tops(pair.target, verified.hidden_BSH, asked),
+    )
 
 
 def last_of(x_BSH: Tensor, num_tokens_B: Tensor) -> Tensor:

@@ -15,25 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from outpace.kernels.accept import Ledger
+from outpace.kernels.process import Rules
 from outpace.kernels.sample import Sampling
-from outpace.types import Changes, RowSettings, SamplingKind
+from outpace.speculation.extras import Extras
+from outpace.speculation.upload import upload
+from outpace.types import Changes, Needs, RowSettings, SamplingKind
 
 
-def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Host numbers as a tensor on the device; to a GPU through pinned memory, so that the host does not wait."""
-    tensor = torch.tensor(values, dtype=dtype)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class State:
-    """Everything that survives from one forward to the next, KV pages apart."""
+    """Everything that survives from one forward to the next, KV pages apart. The tensors never move."""
 
     length_R: Tensor
     """Positions in the target's cache; the last token is not among them. Written by prefill and commit."""
@@ -59,6 +55,8 @@ class State:
     seed_R: Tensor
     chance_RK: Tensor | None
     """By row and place, the chance that a draft is accepted, where that is simulated. Never written."""
+    extras: Extras | None = None
+    """What penalties, biases and bans go by; None until a request has some (`provide`)."""
 
     @classmethod
     def allocate(
@@ -109,6 +107,11 @@ class State:
         """The row that padding points to."""
         return len(self.length_R) - 1
 
+    def provide(self, vocab_size: int) -> None:
+        """Makes the extras, if they are not there yet."""
+        if self.extras is None:
+            self.extras = Extras.allocate(len(self.length_R), vocab_size, self.device)
+
     def apply(self, changes: Changes, page_size: int) -> None:
         """Uploads what the host changed: first new rows, then pages (a new row's pages are among them)."""
         if changes.rows:
@@ -132,6 +135,8 @@ class State:
             target[rows] = whole[:, column]
         for column, target in enumerate((self.temperature_R, self.top_p_R, self.min_p_R)):
             target[rows] = real[:, column]
+        if self.extras is not None:
+            self.extras.fill(filled)
 
     def _carry_boundary(self, filled: tuple[RowSettings, ...], page_size: int) -> None:
         """A reused prefix ends at a page: the feature of its last position is what the drafter goes on from."""
@@ -153,17 +158,27 @@ class State:
             max_positions=max_positions,
         )
 
-    def sampling(self, rows_B: Tensor, kind: SamplingKind) -> Sampling:
+    def sampling(self, rows_B: Tensor, needs: Needs) -> Sampling:
         """Sampling settings of some rows, and the work that the whole batch takes. Greedily, none is read."""
-        every = slice(None) if kind is SamplingKind.GREEDY else rows_B
+        every = slice(None) if needs.kind is SamplingKind.GREEDY else rows_B
         return Sampling(
             temperature_B=self.temperature_R[every],
             top_k_B=self.top_k_R[every],
             top_p_B=self.top_p_R[every],
             min_p_B=self.min_p_R[every],
             seed_B=self.seed_R[every],
-            kind=kind,
+            kind=needs.kind,
+            rules=self._rules(rows_B) if needs.processed else None,
         )
+
+    def _rules(self, rows_B: Tensor) -> Rules:
+        assert self.extras is not None, "a request with penalties was planned before `provide`"
+        return self.extras.rules(rows_B)
+
+    def count(self, rows_B: Tensor, outcome_BC: Tensor) -> None:
+        """Tells the extras what rows emitted: how many tokens each, then its tokens."""
+        assert self.extras is not None
+        self.extras.add(rows_B, outcome_BC[:, 0], outcome_BC[:, 1:])
 
 
 def _chances(given: Sequence[float], num_rows: int, max_k: int, device: torch.device) -> Tensor | None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outpace.models.drafter import Drafter
+from outpace.models.layers import Attention, GatedMLP
 from outpace.models.target import Layer, Target
 
 _DOUBT = 0.5
@@ -42,11 +43,15 @@ def _pass_deepest_tap(weight: Tensor) -> None:
 
 
 def _copy_layer(drafter: Drafter, last: Layer) -> None:
-    """The layer reads [embedding, hidden]; only the half that reads the hidden state has a counterpart."""
+    """The layer reads [embedding, hidden]; only the half that reads the hidden state has a counterpart.
+
+    Latent attention and a mixture of experts have none.
+    """
     _copy(drafter.hidden_norm.weight, last.input_norm.weight)
-    _copy(drafter.attention.qkv.weight[:, -last.attention.qkv.in_features :], last.attention.qkv.weight)
-    _copy(drafter.attention.output.weight, last.attention.output.weight)
-    if _copy(drafter.mlp.gate_up.weight, last.mlp.gate_up.weight):
+    if isinstance(last.attention, Attention):
+        _copy(drafter.attention.qkv.weight[:, -last.attention.qkv.in_features :], last.attention.qkv.weight)
+        _copy(drafter.attention.output.weight, last.attention.output.weight)
+    if isinstance(last.mlp, GatedMLP) and _copy(drafter.mlp.gate_up.weight, last.mlp.gate_up.weight):
         _copy(drafter.mlp.down.weight, last.mlp.down.weight)
         _copy(drafter.mlp_norm.weight, last.mlp_norm.weight)
 

@@ -17,6 +17,7 @@ from outpace.models.text.chat_sandbox import ChatEnvironment
 
 MAX_TEMPLATE_CHARACTERS = 256 << 10
 MAX_OUTPUT_CHARACTERS = 16 << 20
+MAX_TOOLS = 128
 _MAX_DEPTH = 32
 
 Message = Mapping[str, Any]
@@ -30,27 +31,49 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self._compiled: jinja2.Template | None = None
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt for a conversation.
 
         Args:
             messages: at least one; each an object with a text `role` and, as a rule, a text `content`. Keys whose
                 value is None are left out, as transformers does.
             add_generation_prompt: end with the opening of the assistant's answer.
+            continue_final_message: end within the last message instead, so that the answer goes on with it.
+            tools: functions that the model may call, as the template expects them: as a rule
+                `{"type": "function", "function": {"name": …, "description": …, "parameters": a JSON schema}}`; at most
+                128. A template that knows no tools ignores them.
+            documents: texts to answer from, likewise.
+            variables: what else this template looks at, such as `enable_thinking`.
 
         Raises:
             RequestError: the messages do not fit the template (its own words are passed on), the template is
                 broken, or rendering exceeds the limits here or in `chat_limits`.
         """
-        variables: dict[str, Any] = {
+        if continue_final_message and add_generation_prompt:
+            raise RequestError(
+                "a prompt ends with an opening or within its last message: choose one of "
+                "add_generation_prompt and continue_final_message"
+            )
+        given: dict[str, Any] = {
             **self._special_tokens,
+            **_plain(dict(variables or {}), _MAX_DEPTH, "a template variable"),
             "messages": _plain_messages(messages),
-            "tools": None,
-            "documents": None,
+            "tools": _plain_objects("tools", tools),
+            "documents": _plain_objects("documents", documents),
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return self._written(variables)
+            text = self._written(given)
+            return _cut_within(text, given["messages"][-1]) if continue_final_message else text
         except RequestError:
             raise
         except Exception as error:  # a template can raise anything that Python can
@@ -88,22 +111,45 @@ def _plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise RequestError(f"messages[{index}] must be an object with a text role: user, assistant or system")
     return [
-        {str(key): _plain(value, _MAX_DEPTH) for key, value in message.items() if value is not None}
+        {str(key): _plain(value, _MAX_DEPTH, "a message") for key, value in message.items() if value is not None}
         for message in messages
     ]
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain_objects(name: str, objects: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
+    if objects is None:
+        return None
+    if not isinstance(objects, list | tuple) or not all(isinstance(item, Mapping) for item in objects):
+        raise RequestError(f"{name} must be a list of objects")
+    if len(objects) > MAX_TOOLS:
+        raise RequestError(f"{name} holds {len(objects)} objects; there may be {MAX_TOOLS}")
+    return [_plain(item, _MAX_DEPTH, f"{name}[{place}]") for place, item in enumerate(objects)]
+
+
+def _cut_within(text: str, message: Message) -> str:
+    """The rendered conversation up to the end of its last message's own text, as transformers cuts it."""
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [part["text"] for part in content if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+        content = texts[-1] if texts else None
+    if not isinstance(content, str) or not content.strip() or content.strip() not in text:
+        raise RequestError("the last message cannot be continued: the model's chat template does not show its content")
+    start = text.rindex(content.strip())
+    kept = content.lstrip() if text.startswith(content.lstrip(), start) else content.strip()
+    return text[: start + len(kept)]
+
+
+def _plain(value: Any, depth: int, what: str) -> Any:
     """A copy made of JSON's own types, so that a template never holds an object with methods of ours."""
     if not depth:
-        raise RequestError(f"a message is nested more than {_MAX_DEPTH} deep; make it flatter")
+        raise RequestError(f"{what} is nested more than {_MAX_DEPTH} deep; make it flatter")
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, depth - 1) for key, item in value.items()}
+        return {str(key): _plain(item, depth - 1, what) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, depth - 1) for item in value]
-    raise RequestError(f"a message holds a {type(value).__name__}; texts, numbers, lists and objects are possible")
+        return [_plain(item, depth - 1, what) for item in value]
+    raise RequestError(f"{what} holds a {type(value).__name__}; texts, numbers, lists and objects are possible")
 
 
 def _said(error: Exception) -> str:

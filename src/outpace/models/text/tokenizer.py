@@ -8,7 +8,7 @@ The work is done by a `tokenizers` backend, read from a checkpoint's directory (
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,23 +93,26 @@ class Tokenizer:
             raise RequestError(f"token ids must lie in 0 … {2**32 - 1}; these are {min(ids)} … {max(ids)}") from error
         return text
 
-    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        """The prompt text of a conversation: see `ChatTemplate.render`.
+    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **options: Any) -> str:
+        """The prompt text of a conversation: see `ChatTemplate.render`, which takes the options.
 
         Raises:
             RequestError: the model has no chat template, or the messages do not fit it.
         """
         if self._template is None:
             raise RequestError("the model has no chat template: give the prompt as a text or as token ids")
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt, **options)
 
-    def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
-        """The prompt of a conversation, ending with the opening of the answer. The template writes what is special."""
-        return self.encode(self.render_chat(messages, add_generation_prompt))
+    def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **options: Any) -> list[int]:
+        """The prompt of a conversation, ending with the opening of the answer. The template writes what is special.
 
-    def stream(self, skip_special: bool = True) -> TextStream:
+        Options (tools, …) and errors are `ChatTemplate.render`'s.
+        """
+        return self.encode(self.render_chat(messages, add_generation_prompt, **options))
+
+    def stream(self, skip_special: bool = True, kept: Collection[str] = ()) -> TextStream:
         """A fresh incremental decoding; see `IncrementalDecoder`."""
-        skipped = self._skipped if skip_special else frozenset()
+        skipped = self._skipped - set(map(self.backend.token_to_id, kept)) if skip_special else frozenset()
         return ByteStream(self.backend, skipped) if self._is_byte_level else WindowStream(self.backend, skipped)
 
 
@@ -118,10 +121,15 @@ class IncrementalDecoder:
 
     It never emits half a character and never the same text twice; all pieces joined are `decode` of all ids. The cost
     of a token does not depend on how many came before it.
+
+    Args:
+        tokenizer: the model's.
+        skip_special: special tokens give no text.
+        kept: special tokens that give theirs nevertheless.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
-        self._stream = tokenizer.stream(skip_special)
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, kept: Collection[str] = ()) -> None:
+        self._stream = tokenizer.stream(skip_special, kept)
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that is certain now that these ids came; often empty in the middle of a character."""

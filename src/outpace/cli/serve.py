@@ -1,0 +1,124 @@
+"""`outpace serve MODEL`: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outpace import EngineConfig
+from outpace.cli import options
+from outpace.errors import ConfigError, EngineError
+from outpace.server.run import serve
+from outpace.server.settings import ServerConfig
+from outpace.server.wire import Start
+
+SUMMARY = "serve a model over HTTP, as OpenAI's API does"
+DESCRIPTION = """
+Serves a model to every OpenAI client: /v1/chat/completions, /v1/completions, /v1/models; beside them /tokenize,
+/detokenize, /health, /ready, /metrics (Prometheus) and /v1/outpace/state. What is asked for and not supported is
+refused by name with a 400, never ignored.
+
+The engine runs in a process of its own. If it dies, answers that it had begun fail with a 503 that says why, those
+that waited go to the next engine, which starts by itself. SIGTERM lets running answers finish. Logs are JSON on
+stderr without any --json: a line a request, and one about speed every --log-interval seconds.
+
+Every answer's usage says what speculation came to in it: accept_length, cycles, drafted, accepted. A request may set
+"speculation": "off", "auto" or {"max_k": 3}; its text stays the same.
+
+examples:
+  outpace serve smollm2
+  outpace serve ./my-model --drafter ./my-eagle3-drafter --port 8080
+  outpace serve ./my-model --host 0.0.0.0 --api-key-file keys.txt --max-rows 32
+  outpace serve --config server.toml --port 8001      flags win over the file
+  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}]}'
+
+server.toml names options as here, without dashes in front; model is one of them:
+  model = "./my-model"
+  drafter = "./my-eagle3-drafter"
+  port = 8080
+  max_rows = 32
+"""
+MODEL_FIELDS = ("model", "drafter", "dtype", "device", "aux_boundaries")
+DIED = 1
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command's options."""
+    parser = options.new_parser(subparsers, "serve", SUMMARY, DESCRIPTION)
+    options.add_model_flags(parser, model="the one in --config")
+    parser.set_defaults(**dict.fromkeys(MODEL_FIELDS))  # what was not given may be in the file
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with any of these options")
+    options.add_fields(parser.add_argument_group("server"), ServerConfig)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until a signal comes; 1 if the engine died too often."""
+    settings = _settings(args)
+    engine, config = start_of(settings), ServerConfig(**_part(settings, ServerConfig))
+    try:
+        serve(engine, config)
+    except EngineError as error:
+        print(f"outpace: {error}", file=sys.stderr)
+        return DIED
+    return 0
+
+
+def start_of(settings: Mapping[str, Any]) -> Start:
+    """What the engine process is to load.
+
+    Raises:
+        ConfigError: no model is named, or a setting is out of its range.
+    """
+    if not settings.get("model"):
+        raise ConfigError('no model is named: outpace serve MODEL, or model = "..." in the file of --config')
+    engine = _part(settings, EngineConfig)
+    EngineConfig(**engine)  # what is wrong is said before a process is started
+    drafter = settings.get("drafter", "auto")
+    said = {
+        "model": settings["model"],
+        "drafter": None if drafter == "none" else drafter,
+        "dtype": settings.get("dtype", "auto"),
+        "device": settings.get("device", "auto"),
+        "aux_boundaries": settings.get("aux_boundaries"),
+        "options": engine,
+    }
+    try:
+        return msgspec.convert({"type": "Start", **said}, Start)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--config: {error}") from error
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The options in a TOML file; names may have dashes or underscores.
+
+    Raises:
+        ConfigError: it cannot be read, or holds an option that there is not.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+    found = {name.replace("-", "_"): value for name, value in content.items()}
+    known = {*MODEL_FIELDS, *(field.name for settings in (EngineConfig, ServerConfig) for field in fields(settings))}
+    if unknown := sorted(set(found) - known):
+        raise ConfigError(f"--config {path}: there is no option {unknown[0]!r}; outpace serve --help lists them all")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Everything that was set, in the file or, with more weight, by a flag."""
+    flags = {name: getattr(args, name) for name in MODEL_FIELDS if getattr(args, name) is not None}
+    flags |= options.given(args, EngineConfig) | options.given(args, ServerConfig)
+    return (read_config(args.config) if args.config is not None else {}) | flags
+
+
+def _part(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    return {field.name: settings[field.name] for field in fields(kind) if field.name in settings}

@@ -1,0 +1,70 @@
+"""What an engine can serve: everything that a request can do wrong is found here, before it is let in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from outpace.config import SamplingParams
+from outpace.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Sizes that a request must fit into."""
+
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    max_context: int
+    page_size: int
+    num_pages: int
+    """That one request may have."""
+
+    def check(self, prompt_ids: Sequence[int], params: SamplingParams) -> int:
+        """How many tokens a request may be answered with: `max_tokens`, or what the context leaves.
+
+        Raises:
+            RequestError: it cannot be served.
+        """
+        self._check_prompt(prompt_ids)
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("logit_bias", dict(params.logit_bias))
+        for word in params.bad_words:
+            self._check_ids("bad_words", word)
+        self._check_bans(params)
+        max_tokens = min(params.max_tokens, self.max_context - len(prompt_ids))
+        self._check_pages(len(prompt_ids), max_tokens)
+        return max_tokens
+
+    def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
+        if not prompt_ids:
+            raise RequestError("the prompt is empty; give at least one token")
+        if len(prompt_ids) >= self.max_context:
+            raise RequestError(
+                f"the prompt has {len(prompt_ids)} tokens; the context holds {self.max_context} and one must "
+                f"be left for the answer: shorten the prompt to {self.max_context - 1}, or raise max_context"
+            )
+        self._check_ids("the prompt", prompt_ids)
+
+    def _check_ids(self, where: str, token_ids: Iterable[int]) -> None:
+        for token in token_ids:
+            if not 0 <= token < self.vocab_size:
+                raise RequestError(f"{where}: token id {token} is unknown; ids are 0 … {self.vocab_size - 1}")
+
+    def _check_bans(self, params: SamplingParams) -> None:
+        num_banned = len(params.bad_words)
+        if params.min_tokens:
+            num_banned += len({*params.stop_token_ids, *self.eos_token_ids})
+        if num_banned >= self.vocab_size:
+            raise RequestError(
+                f"bad_words and min_tokens may ban {num_banned} tokens at once; the vocabulary has {self.vocab_size} "
+                "and one must be left: shorten bad_words or stop_token_ids, or set min_tokens to 0"
+            )
+
+    def _check_pages(self, num_prompt: int, max_tokens: int) -> None:
+        needed = -(-(num_prompt + max_tokens) // self.page_size)
+        if needed > self.num_pages:
+            raise RequestError(
+                f"{num_prompt} prompt tokens and max_tokens {max_tokens} need {needed} KV pages; the engine has "
+                f"{self.num_pages}: lower max_tokens, or raise num_pages or memory_fraction"
+            )

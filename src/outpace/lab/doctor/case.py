@@ -1,0 +1,144 @@
+"""What is to be judged, and the few quantities that every finding is made of. None stands for what nobody measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outpace.lab.breakeven import Balance
+from outpace.lab.doctor.client import Client
+from outpace.lab.doctor.evidence import Run, Window
+from outpace.lab.doctor.finding import Cite, Figure
+from outpace.lab.doctor.series import joined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A run, plain decoding to hold it against, other runs of the same server, and a client's figures."""
+
+    subject: Run
+    plain_run: Run | None = None
+    others: Sequence[Run] = ()
+    client: Client | None = None
+
+
+def choose(runs: Sequence[Run], baseline: Sequence[Run], client: Client | None) -> Case:
+    """The last speculative run of a log is the subject; the last plain one, of the baseline's log first, is plain."""
+    found = subject(runs)
+    rest = [run for run in (*runs, *baseline) if run is not found and run.windows]
+    plain = next((run for run in reversed(rest) if not run.speculative), None)
+    others = [run for run in rest if run.speculative]
+    return Case(subject=found, plain_run=plain, others=others, client=client)
+
+
+def subject(runs: Sequence[Run]) -> Run:
+    """The last speculative run with windows; without one the last with windows, or the last."""
+    with_windows = [run for run in runs if run.windows]
+    speculative = [run for run in with_windows if run.speculative]
+    return (speculative or with_windows or list(runs))[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """Speeds are those of the whole batch; times in milliseconds a cycle."""
+
+    running: int
+    speed: Figure | None
+    plain: Figure | None
+    accept_length: float | None
+    accept_how: str
+    """Where the accept length comes from, in words."""
+    printed_accept_length: float | None
+    verify_ms: float | None = None
+    draft_ms: float | None = None
+    phases_ms: float | None = None
+    """All phases that a profile knows."""
+
+    @property
+    def step_ms(self) -> float | None:
+        """Of plain decoding; a client's speed is one stream's, so with more it says nothing about a step."""
+        return None if self.plain is None else self._time(self.plain, 1.0)
+
+    @property
+    def cycle_ms(self) -> float | None:
+        """Accept length over the speed: what a cycle took, seen from outside."""
+        if self.speed is None or self.accept_length is None:
+            return None
+        return self._time(self.speed, self.accept_length)
+
+    def _time(self, speed: Figure, tokens: float) -> float | None:
+        known = speed.kind == "log" or self.running == 1
+        return 1e3 * tokens * max(1, self.running) / speed.value if known else None
+
+    @property
+    def unexplained_ms(self) -> float | None:
+        """Of a cycle, what no phase holds."""
+        return None if self.cycle_ms is None or self.phases_ms is None else self.cycle_ms - self.phases_ms
+
+    @property
+    def other_ms(self) -> float | None:
+        """Phases that are neither draft nor verify."""
+        if self.phases_ms is None or self.verify_ms is None or self.draft_ms is None:
+            return None
+        return self.phases_ms - self.verify_ms - self.draft_ms
+
+    @property
+    def balance(self) -> Balance | None:
+        """Everything together, what is unexplained in the rest; where no speed is known the cycle is its phases."""
+        cycle_ms, step_ms = self.cycle_ms or self.phases_ms, self.step_ms
+        if self.accept_length is None or cycle_ms is None or step_ms is None:
+            return None
+        return Balance(
+            accept_length=self.accept_length,
+            cycle_s=cycle_ms / 1e3,
+            step_s=step_ms / 1e3,
+            draft_s=(self.draft_ms or 0.0) / 1e3,
+            verify_s=(self.verify_ms or 0.0) / 1e3,
+        )
+
+
+def measure(case: Case) -> Measures:
+    """A client's figures where there are any, a log's where not."""
+    run, client = case.subject, case.client
+    speed = client.figure(client.run) if client and client.run else log_figure(run.windows)
+    plain = client.figure(client.plain) if client and client.plain else None
+    if plain is None and case.plain_run is not None:
+        plain = log_figure(case.plain_run.by_running.get(run.running, ()))
+    length, how, printed = _accept_length(run)
+    phases = run.phase
+    return Measures(
+        running=run.running,
+        speed=speed,
+        plain=plain,
+        accept_length=length,
+        accept_how=how,
+        printed_accept_length=printed,
+        verify_ms=phases.verify_ms if phases else None,
+        draft_ms=phases.draft_ms if phases else None,
+        phases_ms=phases.sum_ms if phases else None,
+    )
+
+
+def log_figure(windows: Sequence[Window]) -> Figure | None:
+    """Tokens over time of some windows, and their range."""
+    total = joined(windows)
+    if total is None:
+        return None
+    speeds = [window.tok_s for window in windows]
+    return Figure(total.tok_s, min(speeds), max(speeds), total.count, "log", total.cite)
+
+
+def _accept_length(run: Run) -> tuple[float | None, str, float | None]:
+    """Tokens counted over cycles counted, where a log has both and they make sense; else the mean of what it prints."""
+    total = run.total
+    printed = total.accept_length if total else None
+    if run.counted is not None and printed is not None:
+        tokens, cycles = run.counted
+        if 1.0 <= tokens / cycles <= (run.max_accept_length or 2.0 * printed):
+            return tokens / cycles, f"{tokens:,} tokens into the KV cache in {cycles:,} profiled cycles", printed
+    return printed, "mean of what the windows print", printed
+
+
+def cites(*found: Figure | Cite | None) -> list[Cite]:
+    """Where things come from, without those that are not there."""
+    return [each.cite if isinstance(each, Figure) else each for each in found if each is not None]

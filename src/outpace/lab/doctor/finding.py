@@ -1,0 +1,93 @@
+"""What the doctor says: findings with their evidence, things to try with their arithmetic, and what cannot be known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Confidence = Literal["high", "medium", "low"]
+
+
+class Cite(NamedTuple):
+    """Where something was read: a file and its lines, 0 where the file has no lines to name."""
+
+    source: str
+    first: int = 0
+    last: int = 0
+
+    def __str__(self) -> str:
+        if not self.first:
+            return self.source
+        return f"{self.source}:{self.first}" + (f"–{self.last}" if self.last > self.first else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured value, the range it was seen in, how often, and where."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+    kind: Literal["client", "log"]
+    cite: Cite
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        numbers = {"value": round(self.value, 2), "low": round(self.low, 2), "high": round(self.high, 2)}
+        return {**numbers, "count": self.count, "kind": self.kind, "from": str(self.cite)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One question answered. `answer` is a word or two for the table and for machines, `text` says it in full."""
+
+    question: str
+    answer: str
+    text: str
+    confidence: Confidence
+    evidence: Sequence[Cite] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "evidence": [str(cite) for cite in self.evidence], "numbers": rounded(self.numbers)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something to change, and what it would come to."""
+
+    action: str
+    tok_s: float
+    """Expected; of the whole batch."""
+    over_now: float
+    over_plain: float
+    arithmetic: str
+    confidence: Confidence
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return rounded(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What the evidence cannot tell, and the one measurement that would."""
+
+    question: str
+    measurement: str
+
+
+def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """For JSON: figures as data, other numbers to four places."""
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Figure):
+        return value.as_dict()
+    if isinstance(value, Mapping):
+        return rounded(value)
+    return round(value, 4) if isinstance(value, float) else value

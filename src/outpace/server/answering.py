@@ -1,0 +1,161 @@
+"""Answers a request: whole, or as server-sent events while it is written. A client that goes away aborts it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from outpace.errors import OutpaceError
+from outpace.server import api_errors
+from outpace.server.formats import Envelope, Written, usage
+from outpace.server.jobs import Submission
+from outpace.server.observing import facts_of
+from outpace.server.reading import Reader
+from outpace.server.wire import Piece
+
+CLIENT_GONE = 499
+"""What logs say of a request whose client went away; nobody reads it."""
+SLOW_READER = 10.0
+"""Seconds that a client may take to read the end of a stream after the request's time is over."""
+DONE = b"data: [DONE]\n\n"
+
+Found = TypeVar("Found")
+
+
+class ClientGone(Exception):
+    """The client closed its connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """A request on its way to its answer."""
+
+    request: Request
+    envelope: Envelope
+    submission: Submission
+    num_prompts: tuple[int, ...]
+    """Tokens of each prompt."""
+    include_usage: bool
+    reader: Reader
+
+    def usage(self) -> dict[str, Any]:
+        return usage(self.num_prompts, self.submission.jobs)
+
+    async def respond(self, *, stream: bool) -> Response:
+        """The response. One that streams begins when the engine took the request: what it refuses is no 200.
+
+        Raises:
+            OutpaceError, TimeoutError: there is no answer.
+        """
+        try:
+            if not stream:
+                return _json(await unless_gone(self.request, self._whole()))
+            await unless_gone(self.request, self.submission.begun())
+        except ClientGone:
+            self.close()
+            return Response(status_code=CLIENT_GONE)
+        except BaseException:
+            self.close()
+            raise
+        return EventStream(self)
+
+    def close(self) -> None:
+        """Aborts what is not finished, and notes what the request came to."""
+        self.submission.close()
+        facts_of(self.request.scope).update(self.usage())
+
+    async def _whole(self) -> dict[str, Any]:
+        answers = [Written() for _ in self.submission.jobs]
+        async for place, piece in self.submission:
+            self._note_first()
+            answers[place].add(self.reader.read(self.submission.jobs[place], piece))
+        self.close()
+        return self.envelope.whole(answers, self.usage())
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The events of a stream, in OpenAI's order; an error that comes too late for a status is the last event."""
+        for index in range(len(self.submission.jobs)):
+            for choice in self.envelope.format.opening(index):
+                yield self._event([choice])
+        try:
+            async for place, piece in self.submission:
+                self._note_first()
+                for choice in self._choices(place, piece):
+                    yield self._event([choice])
+        except (OutpaceError, TimeoutError) as error:
+            refusal = api_errors.of(error)
+            facts_of(self.request.scope)["error"] = str(refusal)
+            yield _data(refusal.body())
+            return
+        if self.include_usage:
+            yield _data(self.envelope.chunk([]) | {"usage": self.usage()})
+        yield DONE
+
+    def _choices(self, place: int, piece: Piece) -> list[dict[str, Any]]:
+        form = self.envelope.format
+        part = self.reader.read(self.submission.jobs[place], piece)
+        told = part.text or part.logprobs or part.prompt_logprobs
+        said = [form.said(place, part)] if told else []
+        return said if piece.finish_reason is None else [*said, form.closing(place, piece.finish_reason)]
+
+    def _event(self, choices: list[dict[str, Any]]) -> bytes:
+        chunk = self.envelope.chunk(choices)
+        return _data(chunk | {"usage": None} if self.include_usage else chunk)
+
+    def _note_first(self) -> None:
+        facts_of(self.request.scope).note_first_token()
+
+
+class EventStream(StreamingResponse):
+    """A stream that is given up when its client goes away or reads too slowly."""
+
+    def __init__(self, answering: Answering) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies would hold tokens back
+        super().__init__(answering.events(), headers=headers, media_type="text/event-stream")
+        self._answering = answering
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout_at(self._answering.submission.deadline + SLOW_READER):
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            facts_of(scope)["error"] = "the client read too slowly"
+        finally:
+            self._answering.close()
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Found]) -> Found:
+    """The result of `work`, which is cancelled if the client goes away first.
+
+    Raises:
+        ClientGone: it did.
+    """
+    task, watch = asyncio.create_task(work), asyncio.create_task(_gone(request.receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        task.cancel()
+        watch.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _data(body: dict[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"

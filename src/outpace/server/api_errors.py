@@ -1,0 +1,146 @@
+"""Errors as OpenAI's API words them: `{"error": {"message", "type", "param", "code"}}` with a fitting status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from outpace.errors import OutpaceError, RequestError
+from outpace.server.jobs import BrokenRequest, QueueFull, Unavailable
+from outpace.server.observing import facts_of
+
+
+class ApiError(Exception):
+    """An answer that is an error.
+
+    Args:
+        status: of HTTP.
+        message: for people.
+        code: for machines.
+        param: the field that is wrong.
+        retry_after: seconds after which the same request may work.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, code: str, param: str | None = None, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {"message": str(self), "type": _kind(self.status), "param": self.param, "code": self.code},
+        }
+
+    def response(self) -> Response:
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        # Escaped to ASCII: a message may quote what is no Unicode text.
+        body = json.dumps(self.body()).encode()
+        return Response(body, self.status, headers, "application/json")
+
+
+def _kind(status: int) -> str:
+    match status:
+        case 401:
+            return "authentication_error"
+        case 503:
+            return "overloaded_error"
+        case _:
+            return "invalid_request_error" if status < 500 else "server_error"
+
+
+def of(error: Exception) -> ApiError:
+    """What an error of ours is to a client."""
+    match error:
+        case ApiError():
+            return error
+        case RequestError():
+            return ApiError(400, str(error), code="invalid_value")
+        case QueueFull(retry_after=seconds):
+            return ApiError(503, str(error), code="queue_full", retry_after=seconds)
+        case Unavailable(code=code):
+            return ApiError(503, str(error), code=code, retry_after=1)
+        case BrokenRequest():
+            return ApiError(500, str(error), code="request_failed")
+        case TimeoutError():
+            return ApiError(
+                504, "the request took longer than the server allows: see --request-timeout", code="timeout"
+            )
+        case _:
+            return ApiError(500, f"{type(error).__name__} in the server; its log says more", code="internal_error")
+
+
+def of_validation(error: RequestValidationError) -> ApiError:
+    """The first thing that is wrong with a body, by name."""
+    errors = error.errors()
+    # Of the members of a union, the one that a value came furthest in is the one that was meant.
+    first = max(errors, key=lambda one: len(_steps(one["loc"][1:], error.body)))
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is no JSON: {first['ctx']['error']}", code="invalid_json")
+    if not isinstance(error.body, dict):
+        return ApiError(
+            400, "the body must be a JSON object, sent with Content-Type: application/json", code="invalid_json"
+        )
+    param = _path(first["loc"][1:], error.body, missing=first["type"] == "missing")
+    if first["type"] == "extra_forbidden":
+        return ApiError(
+            400, f"{param} is not supported by this server; leave it out", code="unsupported_parameter", param=param
+        )
+    if first["type"] == "missing":
+        return ApiError(400, f"{param} is missing", code="missing_required_parameter", param=param)
+    return ApiError(400, f"{param}: {first['msg']}", code="invalid_value", param=param)
+
+
+def _path(location: Sequence[int | str], body: Any, *, missing: bool) -> str:
+    """`messages[0].content` out of where pydantic saw an error."""
+    steps = [*_steps(location, body), *location[-1:]] if missing else _steps(location, body)
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")[:200]
+
+
+def _steps(location: Sequence[int | str], body: Any) -> list[int | str]:
+    """The way to a value in the body: `location` without the names of union members that pydantic mixes in."""
+    steps: list[int | str] = []
+    for part in location:
+        inside = isinstance(body, list) and isinstance(part, int) and part < len(body)
+        if inside or (isinstance(body, dict) and part in body):
+            steps.append(part)
+            body = body[part]
+    return steps
+
+
+def install(app: FastAPI) -> None:
+    """Every error that a route raises leaves in this form."""
+
+    def noted(request: Request, refusal: ApiError) -> Response:
+        facts_of(request.scope)["error"] = str(refusal)
+        return refusal.response()
+
+    async def ours(request: Request, error: Exception) -> Response:
+        return noted(request, of(error))
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return noted(request, of_validation(error))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+        return noted(request, ApiError(error.status_code, str(error.detail), code=code))
+
+    app.add_exception_handler(ApiError, ours)
+    app.add_exception_handler(OutpaceError, ours)
+    app.add_exception_handler(TimeoutError, ours)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, ours)  # uvicorn logs the traceback

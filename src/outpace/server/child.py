@@ -1,0 +1,96 @@
+"""One engine process, seen from its parent: started, spoken to, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator
+
+from outpace.server.wire import Frames, FromEngine, Start, ToEngine, pack
+
+READ_BYTES = 1 << 18
+SECONDS_TO_END = 5.0
+
+
+class Child:
+    """A running engine process. `start` makes one.
+
+    Attributes:
+        pid: its process id.
+    """
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls, settings: Start) -> Child:
+        """A fresh Python that inherits one socket and this environment, and hears `settings` first.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "outpace.server.engine_process", str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),  # stdout is not for what an engine says
+                start_new_session=True,  # Ctrl-C in a terminal is the parent's to handle
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        child = cls(process, reader, writer)
+        child.send(settings)
+        return child
+
+    def send(self, message: ToEngine) -> None:
+        """Hands a message over. What a dead process was to hear is lost.
+
+        Raises:
+            WireError: it is too large.
+        """
+        frame = pack(message)
+        if not self._writer.is_closing():
+            self._writer.write(frame)
+
+    async def messages(self) -> AsyncIterator[FromEngine]:
+        """What it says, until it hangs up.
+
+        Raises:
+            WireError: it said something that is no message.
+        """
+        frames: Frames[FromEngine] = Frames(FromEngine)
+        with contextlib.suppress(ConnectionError):
+            while data := await self._reader.read(READ_BYTES):
+                for message in frames.feed(data):
+                    yield message
+
+    async def end(self) -> str:
+        """Hangs up, which ends it, kills it if that does not help, and says how it ended."""
+        self._writer.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS_TO_END):
+                return _how_it_ended(await self._process.wait())
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        return f"killed, since it had not ended {SECONDS_TO_END:g} s after it was told to"
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by signal {-code}{' (out of memory?)' if code == -9 else ''}"

@@ -1,0 +1,178 @@
+"""The HTTP side's engine: one process that runs, and a new one when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Literal
+
+from outpace.errors import ConfigError, EngineError
+from outpace.server.child import Child
+from outpace.server.desk import Desk
+from outpace.server.jobs import Submission, Unavailable, Wanted
+from outpace.server.restarts import Restarts
+from outpace.server.wire import (
+    Accepted,
+    AskState,
+    Broken,
+    CannotStart,
+    Lost,
+    Piece,
+    Ready,
+    Refused,
+    Start,
+    State,
+    WireError,
+)
+
+Status = Literal["loading", "ready", "draining", "down"]
+STATE_SECONDS = 5.0
+"""A healthy engine answers within one step."""
+
+
+class EngineClient:
+    """An engine process and the answers in it. `run` must be running.
+
+    Args:
+        settings: what to load.
+        slots: most answers in the engine at once; None takes the engine's rows.
+        queue_limit: most answers that wait.
+        restarts: how often the process may die.
+        tell: writes a log line: an event and its facts.
+    """
+
+    def __init__(
+        self,
+        settings: Start,
+        *,
+        slots: int | None,
+        queue_limit: int,
+        restarts: Restarts,
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self.status: Status = "loading"
+        self.reason = "the model is being loaded"
+        """Why it is not ready."""
+        self.described: dict[str, Any] = {}
+        """What `LLM.describe` said of the engine that was ready last."""
+        self.num_deaths = 0
+        self.pid: int | None = None
+        self.desk = Desk(queue_limit)
+        self._settings = settings
+        self._slots = slots
+        self._restarts = restarts
+        self._tell = tell
+        self._child: Child | None = None
+        """Once it is ready, until it is gone."""
+        self._asked: dict[int, asyncio.Future[State]] = {}
+        self._asks = count()
+
+    @property
+    def ready(self) -> bool:
+        return self.status == "ready"
+
+    def check_open(self) -> None:
+        """Requests are taken; those that come while a new process loads what the last one served wait for it.
+
+        Raises:
+            Unavailable: no engine was ready yet, or nothing is taken any more.
+        """
+        if self.status == "draining":
+            raise Unavailable(self.reason, "draining")
+        if self.status == "down" or not self.described:
+            raise Unavailable(self.reason, "engine_down")
+
+    def submit(self, wanted: Sequence[Wanted], seconds: float) -> Submission:
+        """Queues answers, which have so many seconds.
+
+        Raises:
+            QueueFull: so many do not fit the queue.
+            Unavailable: nothing is taken now.
+        """
+        self.check_open()
+        return self.desk.submit(wanted, seconds)
+
+    async def state(self) -> State | None:
+        """How the engine is now; None if it is not there, or does not answer in time."""
+        if self._child is None:
+            return None
+        ask = next(self._asks)
+        answer = self._asked[ask] = asyncio.get_running_loop().create_future()
+        try:
+            self._child.send(AskState(ask=ask))
+            return await asyncio.wait_for(answer, STATE_SECONDS)
+        except TimeoutError:
+            return None
+        finally:
+            del self._asked[ask]
+
+    async def drain(self) -> None:
+        """Takes nothing new from now on, and waits until nothing runs or waits."""
+        self.status, self.reason = "draining", "the server is shutting down"
+        self._tell("draining", {"running": self.desk.num_running, "waiting": self.desk.num_waiting})
+        while self.desk.num_running or self.desk.num_waiting:
+            await asyncio.sleep(0.02)
+
+    async def run(self) -> None:
+        """Keeps an engine process running, until cancelled.
+
+        Raises:
+            ConfigError: what it was to load cannot be loaded.
+            EngineError: it died too often.
+        """
+        while True:
+            how = await self._live()
+            self.num_deaths += 1
+            self.desk.close(
+                Unavailable(
+                    f"the engine process {how}, while this answer was in it: send the request again", "engine_died"
+                )
+            )
+            delay = self._restarts.after_death()
+            if delay is None:
+                self.status, self.reason = "down", f"the engine process {how}; it died too often to be started again"
+                self.desk.fail_all(Unavailable(self.reason, "engine_down"))
+                raise EngineError(self.reason)
+            if self.status != "draining":
+                self.status, self.reason = "loading", f"the engine process {how}; a new one is being started"
+            self._tell("engine died", {"how": how, "restart_in_s": delay, "deaths": self.num_deaths})
+            await asyncio.sleep(delay)
+
+    async def _live(self) -> str:
+        """One process from its start to its end; how it ended."""
+        said = ""
+        child = await Child.start(self._settings)
+        self.pid = child.pid
+        self._tell("engine started", {"pid": child.pid})
+        try:
+            async for message in child.messages():
+                if isinstance(message, Lost):
+                    said = f": {message.message}"
+                elif isinstance(message, Ready):
+                    self._ready(child, message.settings)
+                else:
+                    self._hear(message)
+        except WireError as error:
+            said = f": {error}"
+        finally:
+            self._child = self.pid = None
+            how = await asyncio.shield(child.end())
+        return how + said
+
+    def _hear(self, message: CannotStart | Accepted | Refused | Broken | Piece | State) -> None:
+        match message:
+            case CannotStart(message=why):
+                raise ConfigError(why)
+            case State(ask=ask):
+                if ask in self._asked and not self._asked[ask].done():
+                    self._asked[ask].set_result(message)
+            case Accepted() | Piece() | Refused() | Broken():
+                self.desk.hear(message)
+
+    def _ready(self, child: Child, settings: dict[str, Any]) -> None:
+        self._child, self.described = child, settings
+        if self.status == "loading":
+            self.status, self.reason = "ready", ""
+        self._tell("engine ready", {"pid": child.pid, "model": settings["model"], "graphs": settings["graphs"]})
+        self.desk.open(self._slots or settings["engine"]["max_rows"], child.send)

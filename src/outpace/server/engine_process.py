@@ -1,0 +1,99 @@
+"""The engine process: `python -m outpace.server.engine_process FD`, started by `child` and by nobody else.
+
+It loads what its first message names, then serves until the connection ends; and it ends with the connection at any
+moment, so that it never outlives its parent. Nothing but that socket is inherited.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+from outpace.engine.llm import LLM
+from outpace.errors import CheckpointError, ConfigError
+from outpace.server.serving import Serving
+from outpace.server.wire import CannotStart, Frames, FromEngine, Lost, Ready, Start, ToEngine, WireError, pack
+
+READ_BYTES = 1 << 18
+
+
+class Inbox:
+    """Messages as they come, read by a thread of its own: the end of the connection is noticed in the longest step."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._messages: SimpleQueue[ToEngine] = SimpleQueue()
+        Thread(target=self._read, name="inbox", daemon=True).start()
+
+    def wait(self) -> list[ToEngine]:
+        """At least one message; sleeps until it is there."""
+        return [self._messages.get(), *self.take()]
+
+    def take(self) -> list[ToEngine]:
+        """What is there now."""
+        taken = []
+        with suppress(Empty):
+            while True:
+                taken.append(self._messages.get_nowait())
+        return taken
+
+    def _read(self) -> None:
+        frames: Frames[ToEngine] = Frames(ToEngine)
+        try:
+            while data := self._connection.recv(READ_BYTES):
+                for message in frames.feed(data):
+                    self._messages.put(message)
+        except (OSError, WireError) as error:
+            print(f"outpace engine: {error}", file=sys.stderr, flush=True)
+        os._exit(0)
+
+
+def main(descriptor: int) -> None:
+    """Serves over an inherited socket until the other side hangs up."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the parent decides when this one ends
+    connection = socket.socket(fileno=descriptor)
+    inbox = Inbox(connection)
+
+    def send(message: FromEngine) -> None:
+        connection.sendall(pack(message))
+
+    try:
+        serve(inbox, send)
+    except (ConfigError, CheckpointError) as error:
+        send(CannotStart(message=str(error)))
+    except Exception as error:
+        send(Lost(message=f"{type(error).__name__}: {error}"[:2000]))
+        raise
+
+
+def serve(inbox: Inbox, send: Callable[[FromEngine], None]) -> None:
+    """Loads, then steps while there is work and sleeps while there is none."""
+    start, *others = inbox.wait()
+    if not isinstance(start, Start):
+        raise WireError(f"{type(start).__name__} came before Start")
+    llm = LLM(
+        start.model,
+        drafter=start.drafter,
+        dtype=start.dtype,
+        device=start.device,
+        aux_boundaries=start.aux_boundaries,
+        **start.options,
+    )
+    send(Ready(settings=llm.describe()))
+    serving = Serving(llm, send)
+    serving.handle(others)
+    while True:
+        serving.handle(inbox.take() if serving.busy else inbox.wait())
+        if serving.busy:
+            serving.step()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

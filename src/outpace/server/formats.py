@@ -1,0 +1,166 @@
+"""What answers look like: OpenAI's objects for chats and for completions, whole and in chunks."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import time
+from typing import Any, Protocol
+
+from outpace.server.jobs import Job
+from outpace.server.spelling import Entry, columns
+
+Choice = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Written:
+    """A part of an answer, or all of it."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    logprobs: list[Entry] | None = None
+    prompt_logprobs: list[Entry] | None = None
+    offset: int = 0
+    """Characters of all tokens before this part, as far as log-probabilities are told."""
+
+    def add(self, part: Written) -> None:
+        """What comes behind it."""
+        self.text += part.text
+        self.finish_reason = part.finish_reason
+        if part.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *part.logprobs]
+        if part.prompt_logprobs is not None:
+            self.prompt_logprobs = part.prompt_logprobs
+
+    @property
+    def end(self) -> int:
+        """`offset` of the part behind it."""
+        return self.offset + sum(len(entry["token"]) for entry in self.logprobs or ())
+
+
+class Format(Protocol):
+    """How the choices of one kind of completion are written."""
+
+    prefix: str
+    """Of ids."""
+    whole: str
+    chunk: str
+    """Names of the objects."""
+
+    def opening(self, index: int) -> list[Choice]:
+        """Before anything is said."""
+        ...
+
+    def said(self, index: int, part: Written) -> Choice:
+        """More of an answer; how it ended is told by `closing`."""
+        ...
+
+    def closing(self, index: int, finish_reason: str) -> Choice:
+        """After everything is said."""
+        ...
+
+    def choice(self, index: int, written: Written) -> Choice:
+        """A choice as a whole."""
+        ...
+
+
+class ChatFormat:
+    prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def opening(self, index: int) -> list[Choice]:
+        return [self._delta(index, {"role": "assistant", "content": ""}, None, Written())]
+
+    def said(self, index: int, part: Written) -> Choice:
+        return self._delta(index, {"content": part.text}, None, part)
+
+    def closing(self, index: int, finish_reason: str) -> Choice:
+        return self._delta(index, {}, finish_reason, Written())
+
+    def choice(self, index: int, written: Written) -> Choice:
+        message = {"role": "assistant", "content": written.text, "refusal": None}
+        return {"index": index, "message": message, "finish_reason": written.finish_reason, **self._logprobs(written)}
+
+    def _delta(self, index: int, delta: dict[str, Any], finish_reason: str | None, part: Written) -> Choice:
+        return {"index": index, "delta": delta, "finish_reason": finish_reason, **self._logprobs(part)}
+
+    def _logprobs(self, part: Written) -> Choice:
+        told = None if part.logprobs is None else {"content": part.logprobs, "refusal": None}
+        return {"logprobs": told} | _prompt_logprobs(part)
+
+
+class CompletionFormat:
+    prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
+
+    def opening(self, index: int) -> list[Choice]:
+        return []
+
+    def said(self, index: int, part: Written) -> Choice:
+        return self.choice(index, part) | {"finish_reason": None}
+
+    def closing(self, index: int, finish_reason: str) -> Choice:
+        return self.choice(index, Written("", finish_reason))
+
+    def choice(self, index: int, written: Written) -> Choice:
+        told = None if written.logprobs is None else columns(written.logprobs, written.offset)
+        choice = {"index": index, "text": written.text, "finish_reason": written.finish_reason, "logprobs": told}
+        return choice | _prompt_logprobs(written)
+
+
+def _prompt_logprobs(part: Written) -> Choice:
+    return {} if part.prompt_logprobs is None else {"prompt_logprobs": part.prompt_logprobs}
+
+
+@dataclass(slots=True)
+class Envelope:
+    """What is around the choices of one request."""
+
+    format: Format
+    model: str
+    created: int = field(default_factory=lambda: int(time()))
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        self.id = f"{self.format.prefix}-{secrets.token_hex(12)}"
+
+    def whole(self, answers: Sequence[Written], usage: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request that does not stream."""
+        choices = [self.format.choice(index, written) for index, written in enumerate(answers)]
+        return self._around(self.format.whole, choices) | {"usage": usage}
+
+    def chunk(self, choices: list[Choice]) -> dict[str, Any]:
+        return self._around(self.format.chunk, choices)
+
+    def _around(self, kind: str, choices: list[Choice]) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+
+
+def usage(num_prompts: Sequence[int], jobs: Sequence[Job]) -> dict[str, Any]:
+    """Tokens of a request, counted as tokens, and what speculation came to in it.
+
+    Args:
+        num_prompts: tokens of each prompt, which count once however many choices it has.
+        jobs: its answers, prompt by prompt.
+    """
+    num_prompt = sum(num_prompts)
+    num_written = sum(job.num_tokens for job in jobs)
+    num_choices = len(jobs) // len(num_prompts)
+    firsts = zip(num_prompts, jobs[::num_choices], strict=True)
+    cycles = sum(job.tally.cycles for job in jobs)
+    emitted = sum(job.tally.emitted for job in jobs)
+    speculation = {
+        "accept_length": round(emitted / cycles, 4) if cycles else None,
+        "cycles": cycles,
+        "drafted": sum(job.tally.drafted for job in jobs),
+        "accepted": sum(job.tally.accepted for job in jobs),
+    }
+    if any(job.tally.simulated for job in jobs):
+        speculation["simulated"] = True  # such an answer is worth nothing but its speed, and says so
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_written,
+        "total_tokens": num_prompt + num_written,
+        "prompt_tokens_details": {"cached_tokens": sum(min(num, job.tally.reused) for num, job in firsts)},
+        "speculation": speculation,
+    }

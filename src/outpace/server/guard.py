@@ -1,0 +1,99 @@
+"""What a request must pass before anything is made of it: a key, and a body of bounded size that comes in time."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from outpace.server.api_errors import ApiError
+from outpace.server.observing import facts_of
+
+OPEN = ("/health", "/ready")
+"""Answered without a key."""
+BODY_SECONDS = 60.0
+
+
+class Guard:
+    """ASGI middleware.
+
+    Args:
+        app: what it is around.
+        keys: of which one must come; without any, everybody may ask.
+        max_body_bytes: of a request.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Collection[bytes], max_body_bytes: int) -> None:
+        self._app = app
+        self._keys = keys
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check_key(scope)
+            body = await self._body(scope, receive)
+        except ApiError as error:
+            facts_of(scope)["error"] = str(error)
+            await error.response()(scope, receive, send)
+            return
+        if body is not None:
+            await self._app(scope, _replay(body, receive), send)
+
+    def _check_key(self, scope: Scope) -> None:
+        if not self._keys or scope["path"] in OPEN:
+            return
+        given = _header(scope, b"authorization")
+        scheme, _, key = given.partition(b" ")
+        # Every key is compared, and each in constant time: how long it takes tells nothing about any of them.
+        right = [hmac.compare_digest(key.strip(), known) for known in self._keys]
+        if scheme.lower() != b"bearer" or not any(right):
+            raise ApiError(401, "no valid key came: send `Authorization: Bearer KEY`", code="invalid_api_key")
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """All of it; None if the client went away meanwhile."""
+        declared = _header(scope, b"content-length")
+        if declared.isdigit() and int(declared[:20]) > self._max_body_bytes:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > self._max_body_bytes:
+                        raise self._too_large()
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise ApiError(408, f"the body did not come within {BODY_SECONDS:g} s", code="timeout") from None
+
+    def _too_large(self) -> ApiError:
+        return ApiError(
+            413, f"the body is above {self._max_body_bytes} bytes: see --max-body-bytes", code="body_too_large"
+        )
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    found: bytes = dict(scope["headers"]).get(name, b"")
+    return found
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """First the body, then whatever comes: the end of the connection."""
+    told = False
+
+    async def replayed() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

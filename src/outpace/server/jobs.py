@@ -1,0 +1,116 @@
+"""Answers under way: one `Job` is one answer, a `Submission` is the answers of one HTTP request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Literal
+
+from outpace.config import SamplingParams
+from outpace.errors import EngineError, OutpaceError
+from outpace.server.wire import Piece, Tally
+
+
+class QueueFull(OutpaceError):
+    """Too many answers wait; `retry_after` seconds may help."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unavailable(EngineError):
+    """The engine died under a request, or cannot take one. `code` is for machines."""
+
+    def __init__(self, message: str, code: Literal["engine_died", "engine_down", "draining"]) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class BrokenRequest(EngineError):
+    """The engine raised on this request, and goes on without it."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One answer, from its submission to its end."""
+
+    id: int
+    place: int
+    """Which answer of its submission it is."""
+    prompt_ids: list[int]
+    params: SamplingParams
+    put: Callable[[Job, Event], None]
+    state: Literal["waiting", "sent", "done"] = "waiting"
+    """A job that was sent may have been begun."""
+    num_tokens: int = 0
+    tally: Tally = field(default_factory=Tally)
+    since: float = field(default_factory=monotonic)
+    """When it was submitted, then when it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The engine took the request: what was asked is sound."""
+
+
+Event = Begun | Piece | OutpaceError
+Wanted = tuple[list[int], SamplingParams]
+"""Prompt ids, and parameters with a seed."""
+Abort = Callable[[Job], None]
+
+
+class Submission:
+    """The answers of one request: iterating gives (which answer, piece). Closing it aborts what is not finished.
+
+    Args:
+        wanted: what is asked.
+        ids: a number for each.
+        deadline: by the event loop's clock; past it, waiting raises TimeoutError.
+        abort: ends an answer that is not finished.
+    """
+
+    def __init__(self, wanted: Sequence[Wanted], ids: Sequence[int], deadline: float, abort: Abort) -> None:
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._abort = abort
+        self.deadline = deadline
+        self.jobs = [
+            Job(id=i, place=place, prompt_ids=prompt_ids, params=params, put=self._put)
+            for place, (i, (prompt_ids, params)) in enumerate(zip(ids, wanted, strict=True))
+        ]
+
+    def _put(self, job: Job, event: Event) -> None:
+        self._events.put_nowait((job.place, event))
+
+    def close(self) -> None:
+        """Aborts what is not finished."""
+        for job in self.jobs:
+            self._abort(job)
+
+    async def begun(self) -> None:
+        """Waits until the engine took the first answer: what was asked is sound, unless prompts differ.
+
+        Raises:
+            RequestError, Unavailable, BrokenRequest, TimeoutError: there will be no answer.
+        """
+        _, event = await self._next()
+        assert isinstance(event, Begun), "an engine accepts before it answers"
+
+    def __aiter__(self) -> Submission:
+        return self
+
+    async def __anext__(self) -> tuple[int, Piece]:
+        while not (self._events.empty() and all(job.state == "done" for job in self.jobs)):
+            place, event = await self._next()
+            if not isinstance(event, Begun):
+                return place, event
+        raise StopAsyncIteration
+
+    async def _next(self) -> tuple[int, Begun | Piece]:
+        async with asyncio.timeout_at(self.deadline):
+            place, event = await self._events.get()
+        if isinstance(event, OutpaceError):
+            raise event
+        return place, event

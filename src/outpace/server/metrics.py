@@ -1,0 +1,89 @@
+"""Prometheus metrics: what is counted here as requests end, and what the client counted, read when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from outpace.server.client import EngineClient
+from outpace.server.wire import State
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+TOTALS = {
+    "tokens": "Tokens written.",
+    "cycles": "Verify passes of each request, plain steps among them.",
+    "emitted": "Tokens out of those cycles; divided by them it is the accept length.",
+    "drafted": "Tokens drafted.",
+    "accepted": "Drafts accepted.",
+    "reused": "Prompt tokens whose prefill a cached prefix saved.",
+}
+
+
+class _OfClient(Collector):
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self.state: State | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        client = self._client
+        for name, summary in TOTALS.items():
+            yield CounterMetricFamily(f"outpace_{name}", summary, value=getattr(client.desk.totals, name))
+        yield CounterMetricFamily("outpace_engine_deaths", "Engine processes that died.", value=client.num_deaths)
+        yield GaugeMetricFamily("outpace_ready", "1 when requests are taken.", value=float(client.ready))
+        yield GaugeMetricFamily("outpace_running", "Answers in the engine.", value=client.desk.num_running)
+        yield GaugeMetricFamily("outpace_waiting", "Answers that wait for it.", value=client.desk.num_waiting)
+        if self.state is not None:
+            yield from _of_state(self.state)
+
+
+def _of_state(state: State) -> Iterator[Metric]:
+    pages = GaugeMetricFamily("outpace_pages", "KV pages by what they are.", labels=["kind"])
+    for kind, number in state.pages.items():
+        pages.add_metric([kind], number)
+    yield pages
+    yield GaugeMetricFamily("outpace_k", "Drafts a cycle, as decided last.", value=state.k)
+    if state.break_even is not None:
+        yield GaugeMetricFamily(
+            "outpace_break_even", "Accept length above which drafting pays, now.", value=state.break_even
+        )
+
+
+class Metrics:
+    """All metrics of one server.
+
+    Args:
+        client: whose figures are shown.
+    """
+
+    def __init__(self, client: EngineClient) -> None:
+        self._registry = CollectorRegistry()
+        self._of_client = _OfClient(client)
+        self._registry.register(self._of_client)
+        self._requests = Counter(
+            "outpace_http_requests", "Requests by path and status.", ["path", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "outpace_http_seconds", "Time of a request.", ["path"], buckets=SECONDS, registry=self._registry
+        )
+        self._first = Histogram(
+            "outpace_first_token_seconds",
+            "Time from a request to its first token, waiting included.",
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+
+    def note_request(self, path: str, status: int, seconds: float, first_token_s: float | None) -> None:
+        """A request is over; a status of 0 is one whose client went away before there was any."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+        if first_token_s is not None:
+            self._first.observe(first_token_s)
+
+    def text(self, state: State | None) -> bytes:
+        """Prometheus' text format; without `state` the engine's own gauges are left out."""
+        self._of_client.state = state
+        return generate_latest(self._registry)

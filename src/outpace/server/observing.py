@@ -1,0 +1,88 @@
+"""The outermost layer: every request gets an id, one log line at its end, and its place in the metrics."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from time import monotonic
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from outpace.server.logs import tell
+from outpace.server.metrics import Metrics
+
+KEY = "outpace.facts"
+ID_HEADER = b"x-request-id"
+QUIET = ("/health", "/ready", "/metrics")
+"""Asked every few seconds by machines: no log line unless they fail."""
+_GOOD_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
+
+
+class Facts(dict[str, Any]):
+    """What the log says of one request."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id=request_id)
+        self.begun = monotonic()
+        self.first_token: float | None = None
+
+    def note_first_token(self) -> None:
+        """The first token came; later calls change nothing."""
+        if self.first_token is None:
+            self.first_token = monotonic() - self.begun
+            self["first_token_s"] = round(self.first_token, 4)
+
+
+def facts_of(scope: Scope) -> Facts:
+    """Those of the request that this scope belongs to."""
+    facts: Facts = scope[KEY]
+    return facts
+
+
+class Observing:
+    """ASGI middleware.
+
+    Args:
+        app: what it is around.
+        metrics: told of every request.
+        routes: paths that are counted by their name; all others are counted as one.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: frozenset[str]) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        facts = scope[KEY] = Facts(_request_id(scope))
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (ID_HEADER, facts["request_id"].encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            self._note(scope, facts, status)
+
+    def _note(self, scope: Scope, facts: Facts, status: int) -> None:
+        seconds = monotonic() - facts.begun
+        path = scope["path"] if scope["path"] in self._routes else "other"
+        self._metrics.note_request(path, status, seconds, facts.first_token)
+        if path not in QUIET or status == 500:
+            line = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 4)}
+            tell("request", line | facts)
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own, if it is harmless, or a new one."""
+    given = dict(scope["headers"]).get(ID_HEADER, b"")
+    return given.decode() if _GOOD_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"

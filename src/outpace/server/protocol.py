@@ -1,0 +1,200 @@
+"""What clients may send: OpenAI's fields as far as they are honoured, and what Outpace adds. The rest is refused.
+
+Types are strict. Ranges of sampling fields are those of `SamplingParams`, which `sampling` fills from them; here lie
+only the bounds on sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_CHOICES = 128
+"""Answers of one request: choices times prompts."""
+MAX_STOPS = 16
+MAX_MESSAGES = 4096
+MAX_PARTS = 256
+MAX_TOKEN_IDS = 1 << 22
+
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1, max_length=MAX_TOKEN_IDS)]
+Name = Annotated[str, Field(max_length=512)]
+Stop = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class Strict(BaseModel):
+    """Nothing unknown, nothing converted, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class MaxK(Strict):
+    """`{"max_k": 3}`: at most so many drafts a cycle."""
+
+    max_k: int
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+
+
+class Sampling(Strict):
+    """How an answer is decoded; null is the same as leaving a field out. `sampling.FIELDS` says what each becomes."""
+
+    temperature: float | None = None
+    """1 if left out, as with OpenAI."""
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=4096)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
+    bad_words: Annotated[list[TokenIds], Field(max_length=64)] | None = None
+    prompt_logprobs: int | None = None
+    speculation: Literal["off", "auto"] | MaxK | None = None
+    """Speed only: the answer is the same."""
+
+
+class Asked(Sampling):
+    """What both kinds of completion have."""
+
+    model: Name
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Name | None = None
+    """Goes into the log."""
+
+    subject: ClassVar[str] = "prompt"
+    """The field that the prompt comes in."""
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Longest answer; None is what the context leaves."""
+        return self.max_tokens
+
+    @property
+    def limit_name(self) -> str:
+        """The field that `most_tokens` came from."""
+        return "max_tokens"
+
+    logprobs_name: ClassVar[str] = "logprobs"
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives wanted beside each token's log-probability; None wants no log-probabilities."""
+        return None
+
+    @property
+    def echoes(self) -> bool:
+        """The prompt is to stand before the answer."""
+        return False
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(max_length=MAX_PARTS)]
+    name: Name | None = None
+
+    def plain(self) -> dict[str, str]:
+        """As chat templates take it."""
+        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        message = {"role": self.role, "content": content}
+        return message if self.name is None else message | {"name": self.name}
+
+
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+
+class ChatRequest(Asked):
+    """Body of /v1/chat/completions."""
+
+    subject: ClassVar[str] = "messages"
+
+    logprobs_name: ClassVar[str] = "top_logprobs"
+
+    messages: Messages
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def limit_name(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+
+class CompletionRequest(Asked):
+    """Body of /v1/completions."""
+
+    prompt: (
+        str
+        | TokenIds
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
+    )
+
+    logprobs: int | None = None
+    echo: bool | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        return bool(self.echo)
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return list(self.prompt)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """16 if left out, as with OpenAI."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+
+class TokenizeRequest(Strict):
+    """Body of /tokenize: a text or a conversation."""
+
+    model: Name | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeRequest(Strict):
+    """Body of /detokenize."""
+
+    model: Name | None = None
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(max_length=MAX_TOKEN_IDS)]
+    skip_special_tokens: bool = False

@@ -1,0 +1,36 @@
+"""A log line every few seconds while something runs: how fast, how well drafts are accepted, what waits."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from outpace.server.client import EngineClient
+from outpace.server.logs import tell
+from outpace.server.totals import Totals
+from outpace.server.wire import State
+
+
+async def report(client: EngineClient, interval: float) -> None:
+    """Writes lines until cancelled."""
+    before, since = replace(client.desk.totals), monotonic()
+    while True:
+        await asyncio.sleep(interval)
+        now, at = replace(client.desk.totals), monotonic()
+        if now != before or client.desk.num_running:
+            tell("speed", line(client, before, now, at - since, await client.state()))
+        before, since = now, at
+
+
+def line(client: EngineClient, before: Totals, now: Totals, seconds: float, state: State | None) -> dict[str, Any]:
+    """What one line says of the time between two counts; null is what an engine that does not answer would know."""
+    cycles = now.cycles - before.cycles
+    facts: dict[str, Any] = {
+        "tok_s": round((now.tokens - before.tokens) / seconds, 2),
+        "accept_length": round((now.emitted - before.emitted) / cycles, 3) if cycles else None,
+        "running": client.desk.num_running,
+        "waiting": client.desk.num_waiting,
+    }
+    return facts | {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}

@@ -1,0 +1,34 @@
+"""How soon, and how often, a process that dies is started again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+WINDOW = 600.0
+FIRST_DELAY, LONGEST_DELAY = 0.2, 30.0
+
+
+class Restarts:
+    """Delays that double with each death within ten minutes, up to a limit of deaths.
+
+    Args:
+        most: deaths within ten minutes after which it is left dead.
+        clock: seconds, never going back.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._deaths: deque[float] = deque()
+
+    def after_death(self) -> float | None:
+        """Seconds to wait before the next start; None if there should be none."""
+        now = self._clock()
+        self._deaths.append(now)
+        while self._deaths[0] <= now - WINDOW:
+            self._deaths.popleft()
+        if len(self._deaths) > self._most:
+            return None
+        return float(min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (len(self._deaths) - 1)))

@@ -1,0 +1,228 @@
+"""The endpoints: what is asked, made into what the engine understands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import time
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from outpace.config import SamplingParams
+from outpace.errors import RequestError
+from outpace.server.answering import Answering
+from outpace.server.api_errors import ApiError
+from outpace.server.client import EngineClient
+from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
+from outpace.server.metrics import Metrics
+from outpace.server.observing import facts_of
+from outpace.server.protocol import (
+    MAX_CHOICES,
+    Asked,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from outpace.server.reading import Reader
+from outpace.server.sampling import choices, params_of, refused
+from outpace.server.texts import Texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What the endpoints work with."""
+
+    client: EngineClient
+    texts: Texts
+    metrics: Metrics
+    name: str
+    """Of the model, towards clients."""
+    request_timeout: float
+    created: int
+
+
+def router(backend: Backend) -> APIRouter:
+    """All endpoints."""
+    routes = APIRouter()
+
+    @routes.post("/v1/chat/completions", response_model=None)
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        _check_model(backend, body.model)
+        try:
+            prompt = await backend.texts.chat_ids([message.plain() for message in body.messages])
+            return await _answer(backend, request, body, [prompt], ChatFormat())
+        except RequestError as error:
+            raise refused(error, body) from error
+
+    @routes.post("/v1/completions", response_model=None)
+    async def complete(body: CompletionRequest, request: Request) -> Response:
+        _check_model(backend, body.model)
+        try:
+            prompts = [await backend.texts.prompt_ids(prompt) for prompt in body.prompts]
+            return await _answer(backend, request, body, prompts, CompletionFormat())
+        except RequestError as error:
+            raise refused(error, body) from error
+
+    @routes.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+        _check_model(backend, body.model)
+        if (body.prompt is None) == (body.messages is None):
+            raise ApiError(400, "give either prompt or messages", code="invalid_value", param="prompt")
+        if body.messages is not None:
+            tokens = await backend.texts.chat_ids([message.plain() for message in body.messages])
+        else:
+            assert body.prompt is not None
+            tokens = await backend.texts.prompt_ids(body.prompt, add_special=body.add_special_tokens)
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": _limits(backend)[0]}
+
+    @routes.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+        _check_model(backend, body.model)
+        return {"prompt": await backend.texts.text(body.tokens, skip_special=body.skip_special_tokens)}
+
+    @routes.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model(backend)]}
+
+    @routes.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        _check_model(backend, name)
+        return _model(backend)
+
+    @routes.get("/health")
+    async def health() -> JSONResponse:
+        down = backend.client.status == "down"
+        return JSONResponse({"status": backend.client.status}, 503 if down else 200)
+
+    @routes.get("/ready")
+    async def ready() -> JSONResponse:
+        status, reason = backend.client.status, backend.client.reason
+        return JSONResponse({"status": status, "reason": reason}, 200 if status == "ready" else 503)
+
+    @routes.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        return Response(backend.metrics.text(await backend.client.state()), media_type="text/plain; version=0.0.4")
+
+    @routes.get("/v1/outpace/state")
+    async def state() -> dict[str, Any]:
+        return await _state(backend)
+
+    return routes
+
+
+async def _answer(
+    backend: Backend, request: Request, asked: Asked, prompts: Sequence[list[int]], form: Format
+) -> Response:
+    """Every prompt's choices, one after the other.
+
+    Raises:
+        ApiError, OutpaceError, TimeoutError: there is no answer.
+    """
+    num_choices = asked.n or 1
+    if num_choices * len(prompts) > MAX_CHOICES:
+        raise ApiError(
+            400,
+            f"{len(prompts)} prompts with n {num_choices} are {num_choices * len(prompts)} answers; one request may "
+            f"ask for {MAX_CHOICES}",
+            code="invalid_value",
+            param="n",
+        )
+    _check_fits(asked)
+    if asked.user is not None:
+        facts_of(request.scope)["user"] = asked.user
+    wanted: list[tuple[list[int], SamplingParams]] = []
+    for prompt in prompts:
+        params = params_of(asked, _room(backend, len(prompt)))
+        wanted += [(prompt, choice) for choice in choices(params, num_choices)]
+    answering = Answering(
+        request=request,
+        envelope=Envelope(form, backend.name),
+        submission=backend.client.submit(wanted, backend.request_timeout),
+        num_prompts=tuple(map(len, prompts)),
+        include_usage=asked.include_usage,
+        reader=Reader(
+            spell=backend.texts.spell,
+            echoed=await _echoed(backend, prompts, num_choices) if asked.echoes else None,
+            tells_prompt=asked.prompt_logprobs is not None,
+        ),
+    )
+    return await answering.respond(stream=bool(asked.stream))
+
+
+def _check_fits(asked: Asked) -> None:
+    """Fields that mean nothing without another.
+
+    Raises:
+        ApiError: one was given alone.
+    """
+    if asked.stream_options is not None and not asked.stream:
+        raise ApiError(400, "stream_options need stream: true", code="invalid_value", param="stream_options")
+    if isinstance(asked, ChatRequest) and asked.top_logprobs is not None and not asked.logprobs:
+        raise ApiError(400, "top_logprobs need logprobs: true", code="invalid_value", param="top_logprobs")
+
+
+async def _echoed(backend: Backend, prompts: Sequence[list[int]], num_choices: int) -> tuple[str, ...]:
+    """The prompt's text before each answer."""
+    texts = [await backend.texts.text(prompt, skip_special=True) for prompt in prompts]
+    return tuple(text for text in texts for _ in range(num_choices))
+
+
+def _room(backend: Backend, num_prompt: int) -> int:
+    """Tokens that an answer may have behind a prompt: what context and pages leave."""
+    return min(_limits(backend)) - num_prompt
+
+
+def _limits(backend: Backend) -> tuple[int, int]:
+    """Tokens of the context, and tokens that all pages hold.
+
+    Raises:
+        Unavailable: no engine was ever ready, or nothing is taken any more.
+    """
+    backend.client.check_open()
+    engine = backend.client.described["engine"]
+    return engine["max_context"], (engine["num_pages"] - 1) * engine["page_size"]
+
+
+def _check_model(backend: Backend, name: str | None) -> None:
+    if name is not None and name != backend.name:
+        raise ApiError(
+            404,
+            f"there is no model {name!r:.100} here; this server has {backend.name!r}",
+            code="model_not_found",
+            param="model",
+        )
+
+
+def _model(backend: Backend) -> dict[str, Any]:
+    limit = backend.client.described.get("engine", {}).get("max_context")
+    return {
+        "id": backend.name,
+        "object": "model",
+        "created": backend.created,
+        "owned_by": "outpace",
+        "max_model_len": limit,
+    }
+
+
+async def _state(backend: Backend) -> dict[str, Any]:
+    client, desk = backend.client, backend.client.desk
+    now = await client.state()
+    return {
+        "time": time(),
+        "status": client.status,
+        "reason": client.reason,
+        "engine_pid": client.pid,
+        "engine_deaths": client.num_deaths,
+        "running": desk.num_running,
+        "waiting": desk.num_waiting,
+        "slots": desk.slots,
+        "totals": {name: getattr(desk.totals, name) for name in type(desk.totals).__slots__},
+        "now": None
+        if now is None
+        else {"pages": now.pages, "k": now.k, "why": now.why, "break_even": now.break_even, "control": now.control},
+        "settings": client.described,
+    }

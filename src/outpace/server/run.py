@@ -1,0 +1,161 @@
+"""Runs a server from its start to its end: the engine's supervisor, HTTP, reports, and the way out.
+
+On SIGTERM or SIGINT nothing new is taken, what runs may finish until `drain_timeout`, and the process ends with 0. A
+second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from time import time
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from outpace.errors import ConfigError
+from outpace.models.source import locate
+from outpace.server import logs
+from outpace.server.app import make_app
+from outpace.server.client import EngineClient
+from outpace.server.jobs import Unavailable
+from outpace.server.metrics import Metrics
+from outpace.server.reporting import report
+from outpace.server.restarts import Restarts
+from outpace.server.routes import Backend
+from outpace.server.settings import ServerConfig, api_keys
+from outpace.server.texts import Texts
+from outpace.server.wire import Start
+
+MAX_HEADER_BYTES = 64 << 10
+LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+def serve(engine: Start, config: ServerConfig) -> None:
+    """Serves until a signal comes.
+
+    Args:
+        engine: what to load.
+        config: how to serve it.
+
+    Raises:
+        CheckpointError: there is no such model, or its tokenizer is broken.
+        ConfigError: the engine's settings or the address are wrong.
+        EngineError: the engine died too often.
+    """
+    keys = api_keys(config, os.environ.get("OUTPACE_API_KEY", ""))
+    texts = Texts.of(locate(engine.model))
+    logs.set_up()
+    if not keys and config.host not in LOCAL:
+        logs.tell("open to everybody", {"host": config.host, "remedy": "give a key: see --api-key-file"})
+    asyncio.run(_Run(engine, config, keys, texts).run())
+
+
+class _Http(uvicorn.Server):
+    """uvicorn, with signals of ours: see `_Run.signalled`."""
+
+    def __init__(self, config: uvicorn.Config, run: _Run) -> None:
+        super().__init__(config)
+        self._run = run
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._run.signalled()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._run.listening(self.servers[0].sockets[0].getsockname()[1])
+
+
+class _Run:
+    def __init__(self, engine: Start, config: ServerConfig, keys: tuple[bytes, ...], texts: Texts) -> None:
+        self._config = config
+        self._client = EngineClient(
+            engine,
+            slots=config.max_concurrency,
+            queue_limit=config.queue_limit,
+            restarts=Restarts(config.max_restarts),
+            tell=logs.tell,
+        )
+        metrics = Metrics(self._client)
+        backend = Backend(
+            client=self._client,
+            texts=texts,
+            metrics=metrics,
+            name=config.served_name or engine.model,
+            request_timeout=config.request_timeout,
+            created=int(time()),
+        )
+        app = make_app(backend, keys=keys, max_body_bytes=config.max_body_bytes)
+        self._http = _Http(
+            uvicorn.Config(
+                app,
+                host=config.host,
+                port=config.port,
+                http="h11",  # the one that bounds the size of headers
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+            ),
+            self,
+        )
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Until HTTP ends, or the engine for good."""
+        self._loop = asyncio.get_running_loop()
+        http = asyncio.create_task(self._serve_http())
+        engine = asyncio.create_task(self._client.run())
+        reports = asyncio.create_task(report(self._client, self._config.log_interval))
+        try:
+            await asyncio.wait({http, engine}, return_when=asyncio.FIRST_COMPLETED)
+            if engine.done():
+                self._http.should_exit = True
+                await asyncio.wait({http}, timeout=self._config.drain_timeout)
+                engine.result()
+            http.result()
+        finally:
+            await _ended(reports, engine, http)
+
+    async def _serve_http(self) -> None:
+        try:
+            await self._http.serve()
+        except SystemExit:  # uvicorn's way to say that it cannot listen; it has logged why
+            raise ConfigError(
+                f"cannot listen on {self._config.host} port {self._config.port}: choose another with --port"
+            ) from None
+
+    def listening(self, port: int) -> None:
+        """HTTP answers, on this port."""
+        logs.tell("listening", {"host": self._config.host, "port": port, "engine": self._client.status})
+
+    def signalled(self) -> None:
+        """A signal came, at whatever moment."""
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        """The first time, ends when what runs has ended; the second time, at once."""
+        if self._stopping is not None:
+            self._http.should_exit = self._http.force_exit = True
+            return
+        self._stopping = self._loop.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_timeout):
+                await self._client.drain()
+        self._client.desk.fail_all(Unavailable("the server was shut down before this answer was finished", "draining"))
+        self._http.should_exit = True
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels them and waits until they have ended, whatever with: the first error was raised already."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,112 @@
+"""From a request's fields to `SamplingParams`. A new sampling field is a line in `protocol.Sampling` and one here."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+from outpace.config import MAX_SEED, SamplingParams
+from outpace.errors import RequestError
+from outpace.server.api_errors import ApiError
+from outpace.server.protocol import Asked, MaxK
+
+DEFAULTS: dict[str, Any] = {"temperature": 1.0}
+"""What OpenAI's API means by leaving a field out, where `SamplingParams` means something else."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _texts(value: str | list[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _max_k(value: str | MaxK) -> int | None:
+    if isinstance(value, MaxK):
+        return value.max_k
+    return {"off": 0, "auto": None}[value]
+
+
+def _bias(value: Mapping[str, float]) -> dict[int, float]:
+    for key in value:
+        if not re.fullmatch(r"\d{1,10}", key, re.ASCII):
+            raise RequestError(f'logit_bias holds {key!r:.60}; its keys must be token ids, such as "42"')
+    return {int(key): bias for key, bias in value.items()}
+
+
+FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "temperature": ("temperature", _same),
+    "top_p": ("top_p", _same),
+    "top_k": ("top_k", _same),
+    "min_p": ("min_p", _same),
+    "seed": ("seed", _same),
+    "stop": ("stop", _texts),
+    "stop_token_ids": ("stop_token_ids", tuple),
+    "include_stop_str_in_output": ("include_stop_str_in_output", _same),
+    "ignore_eos": ("ignore_eos", _same),
+    "min_tokens": ("min_tokens", _same),
+    "presence_penalty": ("presence_penalty", _same),
+    "frequency_penalty": ("frequency_penalty", _same),
+    "repetition_penalty": ("repetition_penalty", _same),
+    "logit_bias": ("logit_bias", _bias),
+    "bad_words": ("bad_words", _same),
+    "prompt_logprobs": ("prompt_logprobs", _same),
+    "speculation": ("max_k", _max_k),
+}
+"""By the client's name: the field of `SamplingParams`, and how the value is brought into its form."""
+
+
+def params_of(asked: Asked, room: int) -> SamplingParams:
+    """How to answer.
+
+    Args:
+        asked: the request.
+        room: tokens that fit behind the prompt, for a request that sets no limit.
+
+    Raises:
+        ApiError: a value is out of its range; it names the client's field.
+    """
+    settings = dict(DEFAULTS)
+    limit = asked.most_tokens
+    try:
+        for name, (field, convert) in FIELDS.items():
+            value = getattr(asked, name)
+            if value is not None:
+                settings[field] = convert(value)
+        if asked.num_logprobs is not None:
+            settings["logprobs"] = asked.num_logprobs
+            if asked.echoes:
+                settings.setdefault("prompt_logprobs", asked.num_logprobs)
+        return SamplingParams(max_tokens=max(1, room) if limit is None else limit, **settings)
+    except RequestError as error:
+        raise refused(error, asked) from error
+
+
+def refused(error: RequestError, asked: Asked) -> ApiError:
+    """A refusal with the client's name of what is wrong: the field that the message begins with, or else the prompt."""
+    names = {field: name for name, (field, _) in FIELDS.items()}
+    names |= {"max_tokens": asked.limit_name, "logprobs": asked.logprobs_name}
+    word = re.split(r"\W", str(error), maxsplit=1)[0]
+    return ApiError(400, str(error), code="invalid_value", param=names.get(word, asked.subject))
+
+
+def choices(params: SamplingParams, num_choices: int) -> list[SamplingParams]:
+    """Parameters of each choice of one prompt, each with a seed of its own.
+
+    The first choice of a request with a seed has that seed: it is what a request for one choice gets.
+    """
+    if params.seed is None:
+        return [replace(params, seed=secrets.randbelow(MAX_SEED)) for _ in range(num_choices)]
+    return [replace(params, seed=_derived(params.seed, place)) for place in range(num_choices)]
+
+
+def _derived(seed: int, place: int) -> int:
+    if place == 0:
+        return seed
+    digest = blake2b(f"{seed}/{place}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % MAX_SEED

@@ -1,0 +1,208 @@
+"""The engine process's loop: messages in, steps while there is work, pieces out.
+
+What a request can do wrong is refused when it begins. Where a step raises all the same, `Suspicion` finds the request
+that makes it raise: that one fails, the others go on, and those that had to stand aside meanwhile are done over from
+their seed, without what they have said already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from outpace.engine.live import LiveAnswer
+from outpace.engine.llm import LLM
+from outpace.engine.results import Chunk
+from outpace.errors import RequestError
+from outpace.server import state
+from outpace.server.suspicion import Suspicion
+from outpace.server.wire import (
+    Abort,
+    Accepted,
+    AskState,
+    Broken,
+    FromEngine,
+    Piece,
+    Refused,
+    Submit,
+    Tally,
+    ToEngine,
+    WireError,
+)
+
+
+class Served:
+    """A request in the engine, or one that stands aside.
+
+    Raises:
+        RequestError: it cannot be served.
+    """
+
+    def __init__(self, llm: LLM, submit: Submit) -> None:
+        self.submit = submit
+        self._llm = llm
+        self._num_tokens = self._num_characters = 0
+        """What the other side has."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Asks the engine, for the first time or once more."""
+        self._live = LiveAnswer(self._llm.engine, self._llm.tokenizer, self.submit.prompt_ids, self.submit.params)
+        self._live.begin()
+        self._skip_tokens, self._skip_characters = self._num_tokens, self._num_characters
+
+    def end(self) -> None:
+        """Frees what it holds in the engine."""
+        self._live.end()
+
+    def take(self) -> Piece | None:
+        """What is new to the other side; None if nothing."""
+        chunk = self._live.take()
+        if chunk is None:
+            return None
+        first_time = self._num_tokens == 0
+        logprobs = None if chunk.logprobs is None else chunk.logprobs[self._skip_tokens :]
+        token_ids = chunk.token_ids[self._skip_tokens :]
+        text = chunk.text[self._skip_characters :]
+        self._skip_tokens -= len(chunk.token_ids) - len(token_ids)
+        self._skip_characters -= len(chunk.text) - len(text)
+        if not (token_ids or text or chunk.finish_reason):
+            return None
+        self._num_tokens += len(token_ids)
+        self._num_characters += len(text)
+        return Piece(
+            id=self.submit.id,
+            text=text,
+            token_ids=token_ids,
+            finish_reason=chunk.finish_reason,
+            tally=_tally(chunk),
+            logprobs=logprobs,
+            prompt_logprobs=chunk.prompt_logprobs if first_time else None,
+        )
+
+
+class Serving:
+    """One engine behind a connection.
+
+    Args:
+        llm: the engine.
+        send: hands a message to the other side.
+    """
+
+    def __init__(self, llm: LLM, send: Callable[[FromEngine], None]) -> None:
+        self._llm = llm
+        self._send = send
+        self._served: dict[int, Served] = {}
+        """By the other side's id, oldest first."""
+        self._held: list[Submit] = []
+        """Came while a culprit was sought."""
+        self._suspicion: Suspicion[Served] = Suspicion()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._served or self._held)
+
+    def handle(self, messages: Iterable[ToEngine]) -> None:
+        """Obeys what came.
+
+        Raises:
+            WireError: a message that makes no sense now.
+        """
+        for message in messages:
+            match message:
+                case Submit():
+                    self._held.append(message)
+                case Abort(id=request_id):
+                    self._abort(request_id)
+                case AskState(ask=ask):
+                    self._send(state.of(ask, self._llm, num_rows=len(self._served)))
+                case _:
+                    raise WireError(f"{type(message).__name__} came to an engine that runs already")
+            if not self._suspicion.seeking:
+                self._begin_held()
+
+    def step(self) -> None:
+        """One step of the engine, and what came of it.
+
+        Raises:
+            EngineError: the engine is broken, whatever it is asked.
+        """
+        try:
+            self._llm.engine.step()
+        except Exception as error:
+            self._doubt(error)
+        self._tell()
+        if self._suspicion.settled(self._served):
+            self._acquit()
+            self._begin_held()
+
+    def _begin_held(self) -> None:
+        held, self._held = self._held, []
+        for submit in held:
+            try:
+                self._served[submit.id] = Served(self._llm, submit)
+            except RequestError as error:
+                self._send(Refused(id=submit.id, message=str(error)))
+            except Exception as error:  # whatever it is, it is this request's
+                self._send(Broken(id=submit.id, message=_said(error)))
+            else:
+                self._send(Accepted(id=submit.id))
+
+    def _abort(self, request_id: int) -> None:
+        self._held = [submit for submit in self._held if submit.id != request_id]
+        self._suspicion.forget(request_id)
+        served = self._served.pop(request_id, None)
+        if served is not None:
+            served.end()
+
+    def _tell(self) -> None:
+        for request_id, served in list(self._served.items()):
+            try:
+                self._tell_of(request_id, served)
+            except OSError:  # nobody is there to be told
+                raise
+            except Exception as error:  # nothing can be made of its tokens: nobody else's matter
+                self._abort(request_id)
+                self._send(Broken(id=request_id, message=_said(error)))
+
+    def _tell_of(self, request_id: int, served: Served) -> None:
+        piece = served.take()
+        if piece is None:
+            return
+        self._suspicion.saw_progress(request_id)
+        self._send(piece)
+        if piece.finish_reason is not None:
+            del self._served[request_id]
+
+    def _doubt(self, error: Exception) -> None:
+        """A step raised. The engine rebuilds itself; if that does not help, the youngest request stands aside."""
+        suspect = self._suspicion.after(error, list(self._served))
+        if suspect is not None:
+            served = self._served.pop(suspect)
+            served.end()
+            self._suspicion.bench(suspect, served)
+
+    def _acquit(self) -> None:
+        """The last that stood aside was the culprit; the others come back."""
+        message, culprit, innocent = self._suspicion.verdict()
+        self._send(Broken(id=culprit, message=message))
+        for served in innocent:
+            served.begin()
+            self._served[served.submit.id] = served
+        if not self._served:
+            self._llm.engine.step()  # nothing runs: it only puts its pages in order
+
+
+def _tally(chunk: Chunk) -> Tally:
+    stats = chunk.stats
+    return Tally(
+        cycles=stats.cycles,
+        emitted=stats.emitted,
+        drafted=stats.drafted,
+        accepted=stats.accepted,
+        reused=stats.reused,
+        simulated=stats.simulated,
+    )
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:2000]

@@ -1,0 +1,89 @@
+"""What a server may be told, beside what its engine is told. The command line and the config file mirror it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from outpace.checks import check_integers, check_real
+from outpace.errors import ConfigError
+
+MIB = 1 << 20
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Settings of the HTTP side. Times are in seconds.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 is every network that this machine is in: then give a key."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one, and the log says which."""
+    served_name: str | None = None
+    """Name of the model towards clients; None takes MODEL as it was given."""
+    api_key: tuple[str, ...] = ()
+    """Keys of which clients must send one, as `Authorization: Bearer KEY`. Others on the machine can read a command
+    line: a file or the environment variable OUTPACE_API_KEY (separated by commas) is safer."""
+    api_key_file: str | None = None
+    """A file with one such key a line; empty lines and lines with # in front do not count."""
+    max_concurrency: int | None = None
+    """Most answers in the engine at once; the others wait outside and survive its restart. None takes max_rows."""
+    queue_limit: int = 256
+    """Most answers that wait; beyond it a request gets a 503 that says when to try again."""
+    request_timeout: float = 600.0
+    """Longest time for one request, waiting included; then it ends with a 504."""
+    drain_timeout: float = 30.0
+    """After SIGTERM: how long running requests may go on."""
+    max_body_bytes: int = 8 * MIB
+    """Largest request body; a larger one gets a 413."""
+    log_interval: float = 10.0
+    """Seconds between log lines about speed; none is written while nothing runs."""
+    max_restarts: int = 5
+    """How often the engine may die within ten minutes and be started again; then the server ends with exit code 1."""
+
+    def __post_init__(self) -> None:
+        integers = {
+            "port": (0, 65_535),
+            "max_concurrency": (1, 65_536),
+            "queue_limit": (0, 1 << 20),
+            "max_body_bytes": (1024, 32 * MIB),
+            "max_restarts": (0, 1000),
+        }
+        check_integers(self, ConfigError, integers)
+        check_real(self, ConfigError, "request_timeout", 0.01, DAY)
+        check_real(self, ConfigError, "drain_timeout", 0.0, DAY)
+        check_real(self, ConfigError, "log_interval", 0.1, DAY)
+        if not all(self.api_key):
+            raise ConfigError("api_key holds an empty key; give a key of at least one character, or none")
+
+
+def api_keys(config: ServerConfig, environment: str) -> tuple[bytes, ...]:
+    """All keys that clients may send: given, in the file, and in OUTPACE_API_KEY.
+
+    Args:
+        config: the settings.
+        environment: what OUTPACE_API_KEY holds; it may be empty.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no key though it was named.
+    """
+    keys = [*config.api_key, *(key for key in map(str.strip, environment.split(",")) if key)]
+    if config.api_key_file is not None:
+        keys += _keys_in(Path(config.api_key_file))
+    return tuple(key.encode() for key in keys)
+
+
+def _keys_in(path: Path) -> list[str]:
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"api_key_file {path} cannot be read: {error}") from error
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"api_key_file {path} holds no key; write one a line, or leave it out")
+    return keys

@@ -1,0 +1,39 @@
+"""How an engine is at a moment: pages, the last decision, the break-even of the batch that runs."""
+
+from __future__ import annotations
+
+from outpace.engine.llm import LLM
+from outpace.server.wire import State
+from outpace.speculation.control import AutomaticControl
+
+
+def of(ask: int, llm: LLM, num_rows: int) -> State:
+    """The answer to question number `ask`.
+
+    Args:
+        llm: the engine.
+        num_rows: requests in it.
+    """
+    control = llm.engine.control
+    described = control.describe()
+    return State(
+        ask=ask,
+        pages={
+            "total": llm.engine.pages.num_usable,
+            "free": llm.engine.pages.num_free,
+            "cached": llm.engine.pages.num_cached,
+        },
+        k=int(described.get("k", 0)),
+        why=str(described.get("why", "fixed")),
+        break_even=_break_even(control, num_rows) if isinstance(control, AutomaticControl) else None,
+        control=described,
+    )
+
+
+def _break_even(control: AutomaticControl, num_rows: int) -> float | None:
+    """Cycle time ÷ plain step time, of the k decided last or else the longest, without context."""
+    k = control.decision.k or max(control.costs.ks)
+    if not k:
+        return None
+    times = control.costs.by_k(max(1, num_rows), 0)
+    return round(times[k] / times[0], 4)

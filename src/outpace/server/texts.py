@@ -1,0 +1,69 @@
+"""Texts to token ids on the HTTP side, in threads: a long prompt stops neither the engine nor other requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from outpace.errors import RequestError
+from outpace.models.gguf.file import GgufFile
+from outpace.models.source import Source
+from outpace.models.text.tokenizer import Tokenizer
+
+
+class Texts:
+    """A model's tokenizer and chat template.
+
+    Args:
+        tokenizer: None for a checkpoint without one; only token ids are then served.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def of(cls, source: Source) -> Texts:
+        """Reads them without weights.
+
+        Raises:
+            CheckpointError: they are broken.
+        """
+        if source.kind == "gguf":
+            return cls(Tokenizer.from_gguf_fields(GgufFile(source.path).metadata, source.path))
+        return cls(Tokenizer.from_directory(source.path))
+
+    async def prompt_ids(self, prompt: str | list[int], *, add_special: bool = True) -> list[int]:
+        """Token ids of a text, or the ids themselves.
+
+        Raises:
+            RequestError: no tokenizer, or no Unicode.
+        """
+        if not isinstance(prompt, str):
+            return prompt
+        return await asyncio.to_thread(self._required().encode, prompt, add_special)
+
+    async def chat_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Token ids of a conversation, ending with the opening of the answer.
+
+        Raises:
+            RequestError: no tokenizer or template, or messages that it refuses.
+        """
+        return await asyncio.to_thread(self._required().encode_chat, messages)
+
+    async def text(self, token_ids: list[int], *, skip_special: bool) -> str:
+        """The text of token ids.
+
+        Raises:
+            RequestError: no tokenizer.
+        """
+        return await asyncio.to_thread(self._required().decode, token_ids, skip_special)
+
+    def spell(self, token_id: int) -> str:
+        """The text of one token, special ones too; U+FFFD for a part of a character, nothing without a tokenizer."""
+        return "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special=False)
+
+    def _required(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise RequestError("the model came without a tokenizer: give the prompt as token ids, to /v1/completions")
+        return self._tokenizer

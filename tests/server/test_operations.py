@@ -1,0 +1,220 @@
+"""Limits, deaths and the way out: what operators rely on, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+
+from server.running import Server, is_alive, serving, until
+
+PLAIN = ("--drafter", "none", "--num-pages", "140")
+LONG: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 2000, "temperature": 0}
+LONG_BODY = LONG | {"ignore_eos": True}
+MIDDLE_BODY = LONG_BODY | {"max_tokens": 300}
+SHORT: dict[str, Any] = {"model": "tiny", "prompt": "b", "max_tokens": 5, "temperature": 0}
+
+
+def long_stream(server: Server) -> Any:
+    """A stream that has begun, and has long to go."""
+    stream = server.client().completions.create(**LONG, stream=True, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    return stream
+
+
+def post_later(pool: ThreadPoolExecutor, server: Server, body: dict[str, Any]) -> Future[httpx.Response]:
+    return pool.submit(server.post, "/v1/completions", body)
+
+
+def engine_pid(server: Server) -> int:
+    pid: int = server.state()["engine_pid"]
+    return pid
+
+
+def last_request(server: Server) -> dict[str, Any]:
+    """The log line of the completion that ended last."""
+    return [line for line in server.log if line.get("path") == "/v1/completions"][-1]
+
+
+@pytest.fixture(scope="module")
+def narrow(model: Path) -> Iterator[Server]:
+    """One answer at a time, and two may wait."""
+    flags = ("--max-concurrency", "1", "--queue-limit", "2", "--max-body-bytes", "20000", "--log-interval", "0.2")
+    with serving(model, *PLAIN, *flags) as running:
+        yield running
+
+
+def test_a_killed_engine_fails_what_it_had_begun_and_nothing_else(narrow: Server) -> None:
+    expected = narrow.post("/v1/completions", SHORT).json()["choices"]
+    first = engine_pid(narrow)
+    with ThreadPoolExecutor() as pool:
+        stream = long_stream(narrow)
+        waiting = [post_later(pool, narrow, SHORT) for _ in range(2)]
+        until(lambda: narrow.state()["waiting"] == 2)
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="was killed by signal 9"):
+            list(stream)
+        for answer in waiting:
+            assert answer.result().json()["choices"] == expected
+    state = narrow.state()
+    assert state["engine_deaths"] == 1 and state["engine_pid"] != first
+    assert not is_alive(first)
+    assert narrow.post("/v1/completions", SHORT).json()["choices"] == expected
+    death = narrow.event("engine died")
+    assert "signal 9" in death["how"] and death["deaths"] == 1
+
+
+def test_an_answer_that_does_not_stream_fails_with_503_and_the_reason(narrow: Server) -> None:
+    deaths = narrow.state()["engine_deaths"]
+    with ThreadPoolExecutor() as pool:
+        answer = post_later(pool, narrow, LONG_BODY)
+        until(lambda: narrow.state()["running"] == 1)
+        os.kill(engine_pid(narrow), signal.SIGKILL)
+        response = answer.result()
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "engine_died"
+    assert "killed by signal 9" in response.json()["error"]["message"]
+    assert response.headers["retry-after"]
+    narrow.event("engine ready", deaths + 2)
+
+
+def test_a_full_queue_says_when_to_try_again(narrow: Server) -> None:
+    with ThreadPoolExecutor() as pool:
+        stream = long_stream(narrow)
+        waiting = [post_later(pool, narrow, SHORT) for _ in range(2)]
+        until(lambda: narrow.state()["waiting"] == 2)
+        refused = narrow.post("/v1/completions", SHORT)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        stream.close()
+        assert {answer.result().status_code for answer in waiting} == {200}
+    assert narrow.post("/v1/completions", SHORT | {"n": 4}).status_code == 503
+    assert narrow.post("/v1/completions", SHORT | {"n": 3}).status_code == 200
+
+
+def test_a_client_that_leaves_frees_its_pages(narrow: Server) -> None:
+    stream = long_stream(narrow)
+    assert narrow.held_pages() > 0
+    stream.close()
+    until(lambda: narrow.state()["running"] == 0, seconds=5)
+    assert narrow.held_pages() == 0
+    assert last_request(narrow)["completion_tokens"] < 2000
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_broken_connection_frees_its_pages(narrow: Server, stream: bool) -> None:
+    body = httpx.Request("POST", narrow.url + "/v1/completions", json=LONG_BODY | {"stream": stream})
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", body.url.port)) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body.content)}\r\n\r\n".encode() + body.content)
+        until(lambda: narrow.state()["running"] == 1)
+        until(lambda: narrow.held_pages() > 0)
+    until(lambda: narrow.state()["running"] == 0, seconds=5)
+    assert narrow.held_pages() == 0
+    assert last_request(narrow)["completion_tokens"] < 2000
+
+
+def test_a_client_that_leaves_the_queue_is_never_begun(narrow: Server) -> None:
+    stream = long_stream(narrow)
+    with pytest.raises(httpx.TimeoutException):
+        httpx.post(narrow.url + "/v1/completions", json=LONG_BODY, timeout=0.2)
+    until(lambda: narrow.state()["waiting"] == 0, seconds=5)
+    assert narrow.state()["running"] == 1
+    stream.close()
+
+
+def test_large_bodies_are_refused(narrow: Server) -> None:
+    def endless() -> Any:
+        for _ in range(100):
+            yield b" " * 1000
+
+    for content in (b" " * 20_001, endless()):
+        response = httpx.post(narrow.url + "/v1/completions", content=content)
+        assert response.status_code == 413
+        assert "20000 bytes" in response.json()["error"]["message"]
+
+
+def test_a_line_about_speed_comes_while_something_runs(narrow: Server) -> None:
+    keys = {"tok_s", "accept_length", "running", "waiting", "k", "why", "break_even", "pages"}
+    num_before = len([line for line in narrow.log if line["event"] == "speed"])
+    narrow.post("/v1/completions", MIDDLE_BODY)
+
+    def lines() -> list[dict[str, Any]]:
+        return [line for line in narrow.log if line["event"] == "speed"][num_before:]
+
+    until(lambda: any(line["tok_s"] > 0 and line["pages"] is not None for line in lines()), narrow)
+    assert all(keys <= set(line) for line in lines())
+
+
+def test_it_drains_and_leaves_nothing_behind(model: Path) -> None:
+    with serving(model, *PLAIN, "--drain-timeout", "30") as server, ThreadPoolExecutor() as pool:
+        pid = engine_pid(server)
+        answer = post_later(pool, server, MIDDLE_BODY)
+        until(lambda: server.state()["running"] == 1)
+        server.process.send_signal(signal.SIGTERM)
+        server.event("draining")
+        refused = server.post("/v1/completions", SHORT)
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "draining"
+        assert server.get("/ready").status_code == 503
+        assert server.get("/health").status_code == 200
+        assert answer.result().json()["usage"]["completion_tokens"] == 300
+        assert server.process.wait(20) == 0
+        until(lambda: not is_alive(pid), seconds=10)
+        assert server.other == []
+
+
+def test_time_has_an_end(model: Path) -> None:
+    flags = ("--request-timeout", "0.2", "--drain-timeout", "0.05")
+    with serving(model, *PLAIN, *flags) as server:
+        late = server.post("/v1/completions", LONG_BODY)
+        assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
+        with pytest.raises(openai.APIError, match="took longer"):
+            list(long_stream(server))
+        assert server.held_pages() == 0
+        stream = long_stream(server)
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(openai.APIError, match="shut down before"):
+            list(stream)
+        assert server.process.wait(20) == 0
+
+
+def test_the_engine_does_not_outlive_a_killed_server(model: Path) -> None:
+    with serving(model, *PLAIN) as server:
+        pid = engine_pid(server)
+        long_stream(server)
+        server.process.kill()
+        until(lambda: not is_alive(pid), seconds=10)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--drafter", "./nowhere"), "there is no model './nowhere'"),
+        (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line_and_code_2(model: Path, flags: tuple[str, ...], message: str) -> None:
+    words = [sys.executable, "-m", "outpace.cli.main", "serve", str(model), "--port", "0", *flags]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("outpace: ")]
+    assert message in line
+    assert "Traceback" not in done.stderr
+
+
+def test_an_engine_that_dies_too_often_ends_the_server(model: Path) -> None:
+    with serving(model, *PLAIN, "--max-restarts", "0") as server:
+        os.kill(engine_pid(server), signal.SIGKILL)
+        assert server.process.wait(30) == 1
+        until(lambda: any("died too often" in line for line in server.other), server)

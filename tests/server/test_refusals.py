@@ -1,0 +1,168 @@
+"""What is wrong is refused by name, in OpenAI's form, and harms nobody else."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+
+from server.running import Server
+
+CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hello!"}]
+
+WRONG_CHATS: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown field": ({"functions": []}, "functions"),
+    "tools": ({"tools": [{"type": "function"}]}, "tools"),
+    "response_format": ({"response_format": {"type": "json_object"}}, "response_format"),
+    "temperature": ({"temperature": -0.1}, "temperature"),
+    "temperature text": ({"temperature": "1"}, "temperature"),
+    "temperature bool": ({"temperature": True}, "temperature"),
+    "top_p": ({"top_p": 0}, "top_p"),
+    "top_p above": ({"top_p": 1.1}, "top_p"),
+    "top_k": ({"top_k": -1}, "top_k"),
+    "min_p": ({"min_p": 2}, "min_p"),
+    "seed": ({"seed": -1}, "seed"),
+    "seed large": ({"seed": 1 << 63}, "seed"),
+    "max_tokens": ({"max_tokens": 0}, "max_tokens"),
+    "max_tokens large": ({"max_tokens": 1 << 40}, "max_tokens"),
+    "max_completion_tokens": ({"max_completion_tokens": -3}, "max_completion_tokens"),
+    "n": ({"n": 0}, "n"),
+    "n large": ({"n": 129}, "n"),
+    "stop": ({"stop": [1]}, "stop"),
+    "stops": ({"stop": ["a"] * 17}, "stop"),
+    "stop long": ({"stop": ["a" * 1025]}, "stop[0]"),
+    "stop empty": ({"stop": ""}, "stop"),
+    "stop_token_ids": ({"stop_token_ids": [258]}, "stop_token_ids"),
+    "stop_token_ids negative": ({"stop_token_ids": [-1]}, "stop_token_ids"),
+    "min_tokens": ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+    "presence_penalty": ({"presence_penalty": 2.5}, "presence_penalty"),
+    "frequency_penalty": ({"frequency_penalty": -2.5}, "frequency_penalty"),
+    "repetition_penalty": ({"repetition_penalty": 0}, "repetition_penalty"),
+    "logit_bias": ({"logit_bias": {"1": 101}}, "logit_bias"),
+    "logit_bias key": ({"logit_bias": {"one": 1}}, "logit_bias"),
+    "bad_words": ({"bad_words": [[]]}, "bad_words"),
+    "bad_words unknown": ({"bad_words": [[258]]}, "bad_words"),
+    "top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    "top_logprobs alone": ({"top_logprobs": 2}, "top_logprobs"),
+    "prompt_logprobs": ({"prompt_logprobs": -1}, "prompt_logprobs"),
+    "speculation": ({"speculation": "on"}, "speculation"),
+    "speculation k": ({"speculation": {"max_k": 16}}, "speculation"),
+    "stream_options": ({"stream_options": {"include_usage": True}}, "stream_options"),
+    "stream_options unknown": ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
+    "no messages": ({"messages": []}, "messages"),
+    "messages": ({"messages": "Hello"}, "messages"),
+    "role": ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+    "content": ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
+    "image": ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+    "surrogate": ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
+    "too long": ({"messages": [{"role": "user", "content": "a" * 160}]}, "messages"),
+}
+
+WRONG_COMPLETIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "no prompt": ({"prompt": []}, "prompt"),
+    "empty prompt": ({"prompt": ""}, "prompt"),
+    "empty among others": ({"prompt": ["a", ""]}, "prompt"),
+    "mixed": ({"prompt": ["a", 1]}, "prompt"),
+    "unknown token": ({"prompt": [1, 258]}, "prompt"),
+    "negative token": ({"prompt": [1, -1]}, "prompt"),
+    "huge token": ({"prompt": [1 << 40]}, "prompt"),
+    "many": ({"prompt": ["a"] * 129}, "prompt"),
+    "many choices": ({"prompt": ["a"] * 64, "n": 3}, "n"),
+    "logprobs": ({"logprobs": 21}, "logprobs"),
+    "suffix": ({"suffix": "b"}, "suffix"),
+    "best_of": ({"best_of": 2}, "best_of"),
+    "too long": ({"prompt": [1] * 160}, "prompt"),
+}
+
+
+def refusal(response: httpx.Response, status: int = 400) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert set(response.json()) == {"error"}
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize("name", WRONG_CHATS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_wrong_chat_names_the_field(server: Server, name: str, stream: bool) -> None:
+    wrong, param = WRONG_CHATS[name]
+    if stream and "stream_options" in wrong:
+        pytest.skip("says itself whether it streams")
+    body = {"model": "tiny", "messages": HELLO} | ({"stream": True} if stream else {}) | wrong
+    error = refusal(httpx.post(server.url + CHAT, content=json.dumps(body), headers=JSON, timeout=60))
+    assert error["param"].startswith(param)
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize("name", WRONG_COMPLETIONS)
+def test_a_wrong_completion_names_the_field(server: Server, name: str) -> None:
+    wrong, param = WRONG_COMPLETIONS[name]
+    error = refusal(server.post(COMPLETE, {"model": "tiny", "prompt": "a"} | wrong))
+    assert error["param"].startswith(param)
+
+
+def test_null_is_the_same_as_leaving_it_out(server: Server) -> None:
+    nulls = dict.fromkeys(
+        ["temperature", "top_p", "n", "stop", "seed", "stream", "stream_options", "logit_bias", "user", "max_tokens"]
+    )
+    response = server.post(COMPLETE, {"model": "tiny", "prompt": "a"} | nulls)
+    assert response.status_code == 200 and response.json()["usage"]["completion_tokens"] <= 16
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"1", b"\xff", b'{"model": "tiny", "prompt": "a", "top_p": NaN}', b"[" * 100_000]
+)
+def test_what_is_no_object_is_refused(server: Server, content: bytes) -> None:
+    refusal(httpx.post(server.url + COMPLETE, content=content, headers=JSON))
+
+
+def test_another_content_type_is_refused_with_the_remedy(server: Server) -> None:
+    response = httpx.post(server.url + COMPLETE, content=b"{}", headers={"Content-Type": "text/plain"})
+    assert "Content-Type: application/json" in refusal(response)["message"]
+
+
+def test_the_client_library_understands_refusals(server: Server) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.client().chat.completions.create(model="tiny", messages=HELLO, temperature=-1)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
+        server.client().chat.completions.create(model="gpt", messages=HELLO)
+
+
+def test_paths_and_methods_that_there_are_not(server: Server) -> None:
+    assert refusal(server.get("/v1/embeddings"), 404)["code"] == "not_found"
+    assert refusal(server.get(CHAT), 405)["code"] == "method_not_allowed"
+    assert 'path="other"' in server.get("/metrics").text
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": HELLO}, {"prompt": 3}, {"prompt": "a", "x": 1}])
+def test_tokenize_refuses(server: Server, body: dict[str, Any]) -> None:
+    assert refusal(server.post("/tokenize", body))["param"]
+
+
+@pytest.mark.parametrize("tokens", [[-1], [1 << 32], "a", None])
+def test_detokenize_refuses(server: Server, tokens: Any) -> None:
+    assert refusal(server.post("/detokenize", {"tokens": tokens}))["param"].startswith("tokens")
+
+
+def test_headers_without_end_are_cut(server: Server) -> None:
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 70_000)
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_all_that_harmed_nobody(server: Server) -> None:
+    assert server.post(COMPLETE, {"model": "tiny", "prompt": "a"}).status_code == 200
+    assert server.held_pages() == 0
+    assert server.state()["engine_deaths"] == 0

@@ -1,0 +1,223 @@
+"""The engine's side without a process: a request that makes the engine raise is the only one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine.tiny import engine, tiny_drafter, tiny_target
+from outpace import LLM, SamplingParams
+from outpace.errors import EngineError
+from outpace.server.serving import Serving
+from outpace.server.wire import (
+    Abort,
+    Accepted,
+    AskState,
+    Broken,
+    FromEngine,
+    Piece,
+    Ready,
+    Refused,
+    State,
+    Submit,
+    WireError,
+)
+
+PROMPTS = {i: [(7 * i + j) % 61 for j in range(5 + i)] for i in range(4)}
+POISON = 55
+"""A prompt that begins with this token makes the device raise."""
+
+
+class Side:
+    """The other side: what it was sent, by request."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.messages: list[FromEngine] = []
+        self.serving = Serving(llm, self.messages.append)
+
+    def submit(self, request_id: int, prompt_ids: list[int], **params: Any) -> None:
+        settings = SamplingParams(**{"max_tokens": 12, "temperature": 0.9, "seed": request_id} | params)
+        self.serving.handle([Submit(id=request_id, prompt_ids=prompt_ids, params=settings)])
+
+    def run(self, most: int = 2000) -> None:
+        for _ in range(most):
+            if not self.serving.busy:
+                return
+            self.serving.step()
+        raise AssertionError("the engine does not come to an end")
+
+    def tokens(self, request_id: int) -> list[int]:
+        return [t for m in self.messages if isinstance(m, Piece) and m.id == request_id for t in m.token_ids]
+
+    def ends(self) -> dict[int, str]:
+        return {m.id: m.finish_reason for m in self.messages if isinstance(m, Piece) and m.finish_reason}
+
+    def broken(self) -> list[int]:
+        return [m.id for m in self.messages if isinstance(m, Broken)]
+
+
+def tiny() -> LLM:
+    target = tiny_target()
+    return engine(target, tiny_drafter(target))
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[int, list[int]]:
+    """Answers without any trouble."""
+    llm, found = tiny(), {}
+    for i, prompt in PROMPTS.items():
+        (result,) = llm.generate([prompt], SamplingParams(max_tokens=12, temperature=0.9, seed=i))
+        found[i] = list(result.token_ids)
+    return found
+
+
+def break_when(llm: LLM, bad: Callable[[], bool]) -> None:
+    """Steps of this engine raise while `bad()`."""
+    enqueue = llm.engine.runner.enqueue
+
+    def raising(plan: Any) -> Any:
+        if bad():
+            raise RuntimeError("the device said no")
+        return enqueue(plan)
+
+    llm.engine.runner.enqueue = raising  # type: ignore[method-assign]
+
+
+def poisoned(llm: LLM) -> Callable[[], bool]:
+    """Some request that is on the device begins with the poison."""
+    scheduler = llm.engine.scheduler
+    return lambda: any(s.tokens[0] == POISON for s in scheduler._admitted.values())
+
+
+def test_answers_and_what_they_came_to(expected: dict[int, list[int]]) -> None:
+    side = Side(tiny())
+    for i, prompt in PROMPTS.items():
+        side.submit(i, prompt)
+    side.run()
+    assert {i: side.tokens(i) for i in PROMPTS} == expected
+    assert side.ends() == dict.fromkeys(PROMPTS, "length")
+    last = [m for m in side.messages if isinstance(m, Piece)][-1]
+    assert last.tally.emitted == 11 and last.tally.drafted >= last.tally.accepted
+
+
+def test_a_request_that_cannot_be_served_is_refused_alone(expected: dict[int, list[int]]) -> None:
+    side = Side(tiny())
+    side.submit(0, PROMPTS[0])
+    side.submit(1, [999])
+    side.run()
+    assert next(m for m in side.messages if isinstance(m, Refused)).id == 1
+    assert side.tokens(0) == expected[0]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_only_the_culprit_fails(place: int, expected: dict[int, list[int]]) -> None:
+    llm = tiny()
+    side = Side(llm)
+    break_when(llm, poisoned(llm))
+    order = sorted(PROMPTS)
+    order.insert(place, 99)
+    for i in order:
+        side.submit(i, [POISON, 1, 2] if i == 99 else PROMPTS[i])
+    side.run()
+    assert side.broken() == [99]
+    assert {i: side.tokens(i) for i in PROMPTS} == expected
+    assert not llm.engine.scheduler.busy
+
+
+def test_a_culprit_alone_leaves_nothing_behind() -> None:
+    llm = tiny()
+    side = Side(llm)
+    break_when(llm, poisoned(llm))
+    side.submit(99, [POISON, 1, 2])
+    side.run()
+    assert side.broken() == [99]
+    assert llm.engine.pages.num_free == llm.engine.pages.num_usable
+
+
+def test_two_culprits_are_found_one_after_the_other(expected: dict[int, list[int]]) -> None:
+    llm = tiny()
+    side = Side(llm)
+    break_when(llm, poisoned(llm))
+    for i in (0, 98, 1, 99, 2):
+        side.submit(i, [POISON, i % 7] if i > 9 else PROMPTS[i])
+    side.run()
+    assert sorted(side.broken()) == [98, 99]
+    assert {i: side.tokens(i) for i in (0, 1, 2)} == {i: expected[i] for i in (0, 1, 2)}
+
+
+def test_one_that_came_later_breaks_answers_that_are_half_told(expected: dict[int, list[int]]) -> None:
+    llm = tiny()
+    side = Side(llm)
+    break_when(llm, poisoned(llm))
+    for i in (0, 1):
+        side.submit(i, PROMPTS[i])
+    while not (side.tokens(0) and side.tokens(1)):
+        side.serving.step()
+    side.submit(99, [POISON])
+    side.run()
+    assert side.broken() == [99]
+    assert {i: side.tokens(i) for i in (0, 1)} == {i: expected[i] for i in (0, 1)}
+
+
+def test_a_passing_fault_harms_nobody(expected: dict[int, list[int]]) -> None:
+    llm = tiny()
+    side = Side(llm)
+    faults = iter([False, False, True] + [False] * 5 + [True])
+    break_when(llm, lambda: next(faults, False))
+    for i, prompt in PROMPTS.items():
+        side.submit(i, prompt)
+    side.run()
+    assert side.broken() == []
+    assert {i: side.tokens(i) for i in PROMPTS} == expected
+
+
+def test_a_culprit_that_is_aborted_while_it_is_sought(expected: dict[int, list[int]]) -> None:
+    llm = tiny()
+    side = Side(llm)
+    break_when(llm, poisoned(llm))
+    for i in (99, 0, 1):
+        side.submit(i, [POISON] if i == 99 else PROMPTS[i])
+    side.serving.step()
+    side.serving.step()
+    side.serving.handle([Abort(id=99), Abort(id=1)])
+    side.run()
+    assert 0 not in side.broken()
+    assert side.tokens(0) == expected[0]
+
+
+def test_a_broken_engine_says_so() -> None:
+    llm = tiny()
+    side = Side(llm)
+    break_when(llm, lambda: True)
+    for i, prompt in PROMPTS.items():
+        side.submit(i, prompt)
+    with pytest.raises(EngineError, match="the engine is broken: RuntimeError: the device said no"):
+        side.run()
+
+
+def test_an_abort_frees_the_pages_at_once() -> None:
+    llm = tiny()
+    side = Side(llm)
+    side.submit(1, PROMPTS[1], max_tokens=60)
+    while not side.tokens(1):
+        side.serving.step()
+    side.serving.handle([Abort(id=1), AskState(ask=5)])
+    state = side.messages[-1]
+    assert isinstance(state, State) and state.ask == 5
+    assert state.pages["free"] + state.pages["cached"] == state.pages["total"]
+    assert not side.serving.busy
+
+
+def test_messages_of_another_kind_are_errors() -> None:
+    side = Side(tiny())
+    with pytest.raises(WireError, match="Ready"):
+        side.serving.handle([Ready(settings={})])  # type: ignore[list-item]
+
+
+def test_accepted_comes_before_the_first_piece() -> None:
+    side = Side(tiny())
+    side.submit(1, PROMPTS[1])
+    side.run()
+    assert isinstance(side.messages[0], Accepted)
