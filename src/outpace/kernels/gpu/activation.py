@@ -16,6 +16,14 @@ _BLOCK = 1024
 
 
 @triton.jit
+def silu_times(gate, up, kind: tl.constexpr):
+    """silu(gate) · up in float32, rounded on the way as separate operations in `kind` would."""
+    gate = gate.to(kind).to(tl.float32)
+    gate = (gate * tl.sigmoid(gate)).to(kind).to(tl.float32)
+    return gate * up.to(kind).to(tl.float32)
+
+
+@triton.jit
 def _silu_mul(gate_up_ptr, out_ptr, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
     launch_next(PDL)
     wait(PDL)
@@ -24,9 +32,7 @@ def _silu_mul(gate_up_ptr, out_ptr, width, BLOCK: tl.constexpr, PDL: tl.constexp
     real = column < width
     gate = tl.load(gate_up_ptr + row * 2 * width + column, mask=real, other=0.0)
     up = tl.load(gate_up_ptr + row * 2 * width + width + column, mask=real, other=0.0)
-    wide = gate.to(tl.float32)
-    activated = (wide * tl.sigmoid(wide)).to(gate.dtype)  # rounded as a separate operation would
-    tl.store(out_ptr + row * width + column, (activated.to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=real)
+    tl.store(out_ptr + row * width + column, silu_times(gate, up, gate.dtype).to(gate.dtype), mask=real)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.softmax import soften
 from outpace.kernels.gpu.splits import join, span
 
 _LOG2_E = 1.4426950408889634
@@ -102,13 +103,8 @@ def _attend_latent(
         score_MT = tl.dot(q_MD, key_TD.T, score_MT, input_precision=PRECISION) * scale
         seen_MT = inside_T[None, :] & (t[None, :] <= own_M[:, None])
         score_MT = tl.where(seen_MT, score_MT, float("-inf"))
-        new_M = tl.maximum(peak_M, tl.max(score_MT, 1))
-        base_M = tl.where(new_M == float("-inf"), 0.0, new_M)  # nothing seen yet: exp2(-inf - 0) is 0, not NaN
-        weight_MT = tl.exp2(score_MT - base_M[:, None])
-        fade_M = tl.exp2(peak_M - base_M)
-        total_M = total_M * fade_M + tl.sum(weight_MT, 1)
+        weight_MT, fade_M, peak_M, total_M = soften(score_MT, peak_M, total_M)
         out_MR = tl.dot(weight_MT.to(kind), latent_TR, out_MR * fade_M[:, None], input_precision=PRECISION)
-        peak_M = new_M
 
     live_MR = live_M[:, None] & real_R[None, :]
     if SPLITS == 1:

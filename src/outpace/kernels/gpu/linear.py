@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 
 MAX_ROWS = 64
@@ -85,10 +86,8 @@ def _multiply(
         if GATED:
             up_NM += tl.load(bias_ptr + num_outputs + n, mask=n < num_outputs, other=0.0).to(tl.float32)[:, None]
     kind = out_ptr.dtype.element_ty
-    if GATED:  # rounded as separate operations would
-        gate_NM = sum_NM.to(kind).to(tl.float32)
-        gate_NM = (gate_NM * tl.sigmoid(gate_NM)).to(kind).to(tl.float32)
-        sum_NM = gate_NM * up_NM.to(kind).to(tl.float32)
+    if GATED:
+        sum_NM = silu_times(sum_NM, up_NM, kind)
     place_NM = out_ptr + (split * num_rows + m[None, :]).to(tl.int64) * num_outputs + n[:, None]
     tl.store(place_NM, sum_NM.to(kind), mask=live_N1 & (m < num_rows)[None, :])
 

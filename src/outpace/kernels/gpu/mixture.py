@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 
 MAX_TOKENS = 64
@@ -134,10 +135,8 @@ def _multiply_chosen(
                 weight = tl.load(weight_NK + half + at, mask=live_NK, other=0.0, eviction_policy="evict_first")
                 up_NM = tl.dot(weight, x.T, up_NM)
         kind = x_ptr.dtype.element_ty
-        if GATED:  # rounded as separate operations would
-            gate_NM = sum_NM.to(kind).to(tl.float32)
-            gate_NM = (gate_NM * tl.sigmoid(gate_NM)).to(kind).to(tl.float32)
-            sum_NM = gate_NM * up_NM.to(kind).to(tl.float32)
+        if GATED:
+            sum_NM = silu_times(sum_NM, up_NM, kind)
             out_M = pair_M
         else:
             sum_NM *= tl.load(score_ptr + pair_M, mask=live_M, other=0.0)[None, :]
