@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from engine.test_lossless import answers, prompts, sampled
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import SamplingParams
 from outpace.engine import frames
 from outpace.engine.calibrate import time_phases
-from outpace.engine.runner import Ticket
+from outpace.engine.ticket import Ticket
+from outpace.speculation.chosen import Chosen
 from outpace.types import CyclePlan, Plan, SamplingKind
 
 pytestmark = pytest.mark.gpu
@@ -63,7 +63,9 @@ def test_no_host_read_inside_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     assert num_cycles
 
 
-def test_a_cycle_that_cannot_be_captured_runs_eagerly_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_that_cannot_be_captured_runs_eagerly_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Sampled cycles ask the host something; greedy ones stay graphs, before and after."""
     target = tiny_target(seed=43)
     target.model.to("cuda")
@@ -72,11 +74,11 @@ def test_a_cycle_that_cannot_be_captured_runs_eagerly_and_is_named(monkeypatch: 
     expected = [answers(engine(target).generate(batch, params)) for params in kinds]
     whole = frames.cycle
 
-    def curious(*args: Any) -> Tensor:
-        outcome: Tensor = whole(*args)
+    def curious(*args: Any) -> Chosen:
+        chosen = whole(*args)
         if args[4].kind is SamplingKind.SAMPLED:
-            outcome.sum().item()
-        return outcome
+            chosen.outcome_BC.sum().item()
+        return chosen
 
     monkeypatch.setattr(frames, "cycle", curious)
     llm = engine(target, tiny_drafter(target).to("cuda"))
@@ -86,6 +88,7 @@ def test_a_cycle_that_cannot_be_captured_runs_eagerly_and_is_named(monkeypatch: 
     assert described["captured"] > 0
     assert {eager["sampling"] for eager in described["eager"]} == {"sampled"}
     assert all(eager["why"] for eager in described["eager"])
+    assert "run without a graph" in caplog.text
 
 
 def test_phases_of_a_graph_add_up() -> None:

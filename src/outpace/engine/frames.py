@@ -9,6 +9,7 @@ Shapes: B rows of the frame, C changes of the page table it takes, I = B + 3·C.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from outpace.speculation.cycle import cycle, no_mark
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
 from outpace.types import Changes, Needs
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Frames:
                 num_bytes = torch.cuda.memory_reserved(device) - before
             except RuntimeError as error:
                 why_eager = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                logger.warning("cycles of %s run without a graph, and slower: %s", shape, why_eager)
         return Frame(
             shape=shape,
             num_changes=num_changes,
