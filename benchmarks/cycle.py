@@ -20,6 +20,7 @@ from typing import Any
 
 from outpace.engine import calibrate
 from outpace.lab import bench_line
+from outpace.lab.bench_line import Cell, cells_of
 from outpace.lab.decoding import Decoder, noise_pair
 from outpace.lab.limits import Limits, limits_of
 from outpace.lab.rates import measure_rates
@@ -29,15 +30,6 @@ from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 
 PHASES = ("draft", "verify", "accept")
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Cycles of k drafts for `num_rows` rows behind `context` tokens each; k = 0 is the plain step."""
-
-    num_rows: int
-    context: int
-    k: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     assert drafter is not None
     limits = limits_of(target.config, drafter.wiring, dtype, rates)
     decoders = _decoders(args, target.model, drafter)
-    cells = [Cell(b, context, k) for b in args.batch for context in args.context for k in (0, *args.k)]
+    cells = cells_of(args)
 
     def measure(cell: Cell) -> Seen:
         return _seen(decoders[cell.num_rows, cell.k], cell, args.count)
@@ -88,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     measured = dict(zip(cells, rounds, strict=True))
     line.print(
         rates=rates.as_dict(),
-        cells=[_report(c, measured[c], measured[Cell(c.num_rows, c.context, 0)], limits) for c in cells],
+        cells=[_report(c, measured[c], measured[c.plain], limits) for c in cells],
         drafter=drafter.wiring.describe(),
         graphs={f"batch {b}, k {k}": decoder.engine.runner.describe() for (b, k), decoder in decoders.items()},
     )

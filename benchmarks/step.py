@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -23,19 +22,11 @@ from outpace import LLM
 from outpace.engine import calibrate
 from outpace.engine.devices import default_page_size
 from outpace.lab import bench_line
+from outpace.lab.bench_line import Cell, cells_of
 from outpace.lab.limits import Limits, limits_of
 from outpace.lab.rates import measure_rates
 from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 from outpace.lab.shapes import random_llm
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A forward of `num_rows` rows over k+1 tokens behind `context` ones each; k = 0 is the plain step."""
-
-    num_rows: int
-    context: int
-    k: int
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -54,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     llm = _llm(args)
     assert llm.drafter is not None
     limits = limits_of(llm.target.config, llm.drafter.wiring, dtype, rates)
-    cells = [Cell(b, context, k) for b in args.batch for context in args.context for k in (0, *args.k)]
+    cells = cells_of(args)
 
     def measure(cell: Cell) -> float:
         phases = calibrate.time_phases(llm.engine.runner, cell.num_rows, cell.k, cell.context, args.count)
@@ -101,7 +92,7 @@ def _report(cell: Cell, measured: dict[Cell, list[float]], limits: Limits) -> di
     limit = limits.verify(cell.num_rows, cell.k, cell.context) + limits.fuse(cell.num_rows, cell.k)
     num_bytes = limits.target.num_bytes(cell.num_rows, cell.k + 1, cell.context)
     num_bytes += limits.fusion.weights if limits.fusion is not None and cell.k else 0
-    plain = measured[Cell(cell.num_rows, cell.context, 0)]
+    plain = measured[cell.plain]
     return {
         "batch": cell.num_rows,
         "context": cell.context,

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,6 +49,25 @@ def parser(doc: str | None, *, shape: str | None = "llama-8b", rounds: int = 8) 
         "--rounds", type=int, default=rounds, metavar="N", help=f"passes over all variants (default {rounds})"
     )
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Cycles of k drafts for `num_rows` rows behind `context` tokens each; k = 0 is the plain step."""
+
+    num_rows: int
+    context: int
+    k: int
+
+    @property
+    def plain(self) -> Cell:
+        """What it is measured against."""
+        return replace(self, k=0)
+
+
+def cells_of(args: argparse.Namespace) -> list[Cell]:
+    """All cells of the flags of `add_grid`, the plain steps among them."""
+    return [Cell(rows, context, k) for rows in args.batch for context in args.context for k in (0, *args.k)]
 
 
 def add_grid(made: argparse.ArgumentParser, *, batch: str = "1,8", k: str = "3,5,7", context: str = "1024") -> None:

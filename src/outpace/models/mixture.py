@@ -71,7 +71,9 @@ class Mixture(nn.Module):
     @property
     def _plain(self) -> bool:
         """Whether the GPU's kernels know this routing: the softmax over all experts, and nothing else."""
-        return self.config.scoring == "softmax" and self.config.num_groups == 1 and self.shared is None
+        config = self.config
+        changed = config.num_groups > 1 or config.corrects or config.scale != 1.0 or config.routes_in_float32
+        return config.scoring == "softmax" and not changed and self.shared is None
 
     def choose(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
         """Each token's experts, best first, int64 [T, C], and their scores, float32 [T, C]."""

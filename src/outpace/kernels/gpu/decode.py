@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outpace.kernels.gpu.chain import fetch, launch_next, overlapped, wait
+from outpace.kernels.gpu.rope import finite
 from outpace.kernels.gpu.softmax import soften
 from outpace.kernels.gpu.splits import join, span
 
@@ -75,13 +76,6 @@ def _turn(
     cos = tl.load(cos_ptr + angle_T1 * D + d[None, :], mask=live_TD, other=0.0).to(tl.float32)
     sin = tl.load(sin_ptr + angle_T1 * D + d[None, :], mask=live_TD, other=0.0).to(tl.float32)
     return (x.to(tl.float32) * cos + y.to(tl.float32) * sin).to(kind)
-
-
-@triton.jit
-def _finite(x):
-    """What is not finite becomes 0; NaN is not below infinity either."""
-    wide = x.to(tl.float32)
-    return tl.where(tl.abs(wide) < float("inf"), wide, 0.0).to(x.dtype)
 
 
 @triton.jit
@@ -169,8 +163,8 @@ def _decode(
         v_SD = _read(place_S[:, None] + N * D + d[None, :], part_stride, mine_SD, kind, PARTS)
         slot_S = tl.load(slot_ptr + angle_S, mask=mine_S, other=0)
         kept_SD = (slot_S * N + kv_head)[:, None] * D + d[None, :]
-        tl.store(keys_ptr + kept_SD, _finite(k_SD), mask=mine_SD)
-        tl.store(values_ptr + kept_SD, _finite(v_SD), mask=mine_SD)
+        tl.store(keys_ptr + kept_SD, finite(k_SD), mask=mine_SD)
+        tl.store(values_ptr + kept_SD, finite(v_SD), mask=mine_SD)
         tl.debug_barrier()  # the loop reads them back
 
     own_M = start + token_M

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.rope import finite
 from outpace.kernels.gpu.softmax import soften
 from outpace.kernels.gpu.splits import join, span
 
@@ -142,15 +143,15 @@ def _store_latent(
     source = down_ptr + token * (R + D)
     x_R = tl.load(source + r, mask=r < R, other=0.0).to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(x_R * x_R, 0) / R + eps)
-    latent_R = (x_R * scale * weight_R).to(kind).to(tl.float32)
+    latent_R = (x_R * scale * weight_R).to(kind)
     x_D = tl.load(source + R + d, mask=d < D, other=0.0).to(tl.float32)
     y_D = tl.load(source + R + (d + D // 2) % D, mask=d < D, other=0.0).to(tl.float32)
     cos = tl.load(cos_ptr + token * D + d, mask=d < D, other=0.0).to(tl.float32)
     sin = tl.load(sin_ptr + token * D + d, mask=d < D, other=0.0).to(tl.float32)
-    key_D = (x_D * cos + y_D * sin).to(kind).to(tl.float32)
+    key_D = (x_D * cos + y_D * sin).to(kind)
     place = cache_ptr + tl.load(slot_ptr + token) * (R + D)
-    tl.store(place + r, tl.where(tl.abs(latent_R) < float("inf"), latent_R, 0.0).to(kind), mask=r < R)
-    tl.store(place + R + d, tl.where(tl.abs(key_D) < float("inf"), key_D, 0.0).to(kind), mask=d < D)
+    tl.store(place + r, finite(latent_R), mask=r < R)
+    tl.store(place + R + d, finite(key_D), mask=d < D)
 
 
 def store_latent(

@@ -20,6 +20,13 @@ from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 
 
 @triton.jit
+def finite(x):
+    """What is not finite becomes 0; NaN is not below infinity either."""
+    wide = x.to(tl.float32)
+    return tl.where(tl.abs(wide) < float("inf"), wide, 0.0).to(x.dtype)
+
+
+@triton.jit
 def _turn_and_store(
     qkv_ptr,
     cos_ptr,
@@ -63,8 +70,7 @@ def _turn_and_store(
     if head < H:
         tl.store(q_ptr + (token * H + head) * D + d, x, mask=real)
     else:
-        wide = x.to(tl.float32)
-        x = tl.where(tl.abs(wide) < float("inf"), wide, 0.0).to(x.dtype)  # NaN is not below infinity either
+        x = finite(x)
         slot = tl.load(slot_ptr + token)
         if head < H + N:
             tl.store(keys_ptr + (slot * N + head - H) * D + d, x, mask=real)
