@@ -8,6 +8,8 @@
 parts are `draft`, `verify` and `accept` (device events, one forward at a time), `rest` (what else a cycle takes on the
 device, enqueued one ahead; negative where that is quicker) and `host_gap` (what the engine's loop adds). Plain steps
 come from an engine without a drafter, and `cycle_over_plain`, taken within rounds, is the break-even accept length.
+On a GPU a profiler's trace of `--count` more cycles says what share of the time no kernel ran, in all (`device`) and
+from one cycle's last kernel to the next one's first (`between_cycles`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from outpace.engine import calibrate
 from outpace.lab import bench_line
 from outpace.lab.bench_line import Cell, cells_of
 from outpace.lab.decoding import Decoder, noise_pair
+from outpace.lab.idle import trace_idle
 from outpace.lab.limits import Limits, limits_of
 from outpace.lab.rates import measure_rates
 from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
@@ -78,9 +81,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         measure(cell)
     rounds = interleave(cells, args.rounds, measure, lambda done: bench_line.say(f"round {done} of {args.rounds}"))
     measured = dict(zip(cells, rounds, strict=True))
+    idle = {cell: _idle(decoders[cell.num_rows, cell.k], cell, args.count) for cell in cells}
     line.print(
         rates=rates.as_dict(),
-        cells=[_report(c, measured[c], measured[c.plain], limits) for c in cells],
+        cells=[_report(c, measured[c], measured[c.plain], limits) | {"idle": idle[c]} for c in cells],
         drafter=drafter.wiring.describe(),
         graphs={f"batch {b}, k {k}": decoder.engine.runner.describe() for (b, k), decoder in decoders.items()},
     )
@@ -113,6 +117,14 @@ def _seen(decoder: Decoder, cell: Cell, count: int) -> Seen:
         device_s=median(device),
         phases={name: median(phase.get(name, 0.0) for phase in phases) for name in PHASES},
     )
+
+
+def _idle(decoder: Decoder, cell: Cell, count: int) -> dict[str, float] | None:
+    """None where there is no device to trace."""
+    if decoder.engine.runner.frames is None:
+        return None
+    decoder.admit(cell.num_rows, cell.context, _max_tokens(count, cell.k))
+    return trace_idle(lambda: decoder.run(count * (cell.k + 1) // 2 + 1)).as_dict()
 
 
 def _report(cell: Cell, seen: Sequence[Seen], plain: Sequence[Seen], limits: Limits) -> dict[str, Any]:

@@ -61,6 +61,9 @@ class EngineConfig:
     simulate_acceptance: tuple[float, ...] = ()
     """Chance that a draft is accepted, by its place; the last holds for those behind. Answers are then simulated: worth
     nothing but their speed, and marked so. For measuring cost with random weights."""
+    capture_s: float = 10.0
+    """Seconds that may be spent at the start on capturing graphs of the common shapes; the others are captured when
+    they are first needed. 0 captures none. Without a GPU there are no graphs."""
     prefix_reuse: bool = True
     """Keep finished requests' pages and reuse them for prompts that begin alike."""
 
@@ -77,6 +80,7 @@ class EngineConfig:
         if self.control not in ("auto", "fixed"):
             raise ConfigError(f'control is {self.control!r}; it must be "auto" or "fixed"')
         check_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
+        check_real(self, ConfigError, "capture_s", 0.0, 3600.0)
         if len(self.simulate_acceptance) > MAX_K:
             raise ConfigError(f"simulate_acceptance has {len(self.simulate_acceptance)} places; a cycle has {MAX_K}")
         for chance in self.simulate_acceptance:

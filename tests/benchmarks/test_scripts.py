@@ -174,7 +174,30 @@ def test_two_rounds_pass_no_verdict(run: Run) -> None:
     assert line["num_failed"] == 0
 
 
-@pytest.mark.parametrize("name", ["step", "cycle", "never_slower", "end_to_end"])
+def test_prefill(run: Run) -> None:
+    line = run("prefill", *TINY, "--tokens", "24,48", "--rounds", "4")
+    assert [prompt["tokens"] for prompt in line["prompts"]] == [24, 48]
+    config = SHAPES["tiny"]()
+    hidden, kv = config.hidden_size, config.num_kv_heads * config.head_dim
+    layer = 2 * ((hidden + 2 * kv) * hidden + hidden * hidden + 3 * hidden * config.intermediate_size)
+    for prompt in line["prompts"]:
+        n, ms = prompt["tokens"], prompt["first_token_ms"]
+        flops = n * 3 * layer + 2 * config.vocab_size * hidden + n * (n + 1) // 2 * 4 * 3 * hidden
+        assert prompt["tflops"] == pytest.approx(flops / ms["plain"]["median"] / 1e9, abs=6e-4)
+        assert prompt["tok_s"] == pytest.approx(n / ms["plain"]["median"] * 1e3, rel=1e-3)
+        assert prompt["with_drafter_over_plain"]["median"] > 0.0
+        assert ms["with a drafter"]["median"] > 0.0
+
+
+def test_ready(run: Run) -> None:
+    line = run("ready", *TINY, "--max-rows", "2")
+    for start in ("nothing_compiled", "compiled_before"):
+        assert 0.0 < line[start]["ready_s"] < 60.0
+        assert line[start]["first_answer_s"] > 0.0
+        assert line[start]["graphs"]["at_start"]["captured"] == 0, "a CPU has no graphs"
+
+
+@pytest.mark.parametrize("name", ["step", "cycle", "never_slower", "end_to_end", "prefill", "ready"])
 def test_help_shows_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](["--help"])

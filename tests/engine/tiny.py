@@ -115,5 +115,6 @@ def engine(target: LoadedTarget, drafter: nn.Module | None = None, **options: ob
         "num_pages": 400,
         "max_rows": 16,
         "prefill_chunk": 16,
+        "capture_s": 0.0,
     }
     return LLM.from_parts(target, drafter, EngineConfig(**(settings | options)))  # type: ignore[arg-type]

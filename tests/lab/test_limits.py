@@ -45,6 +45,11 @@ def test_where_products_take_longer_than_reading_they_are_the_limit() -> None:
     assert ours.verify(64, 7, 1000) * 1e15 == pytest.approx(64 * 8 * (products + pairs))
 
 
+def test_a_prefill_multiplies_the_head_once_and_half_of_all_pairs() -> None:
+    layers, head = 2 * (WEIGHTS // 2 - 32 * 2 * 4096 - 4096 - 128256 * 4096), 2 * 128256 * 4096
+    assert limits().target.prefill_flops(3) == 3 * layers + head + 6 * 4 * 32 * 4096
+
+
 def test_without_a_drafter_there_is_nothing_to_draft() -> None:
     alone = limits_of(CONFIG, None, torch.bfloat16, Rates(copy_bytes_s=1e12, matrix_flops_s=1e15))
     assert alone.draft(1, 3, 10) == alone.fuse(1, 3) == 0.0

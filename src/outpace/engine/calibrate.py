@@ -56,9 +56,14 @@ def make_control(runner: Runner, config: ResolvedConfig) -> Control:
     """As `config.control` says. Automatic control is calibrated here."""
     if config.control == "fixed" or config.k == 0:
         return FixedControl(config.k)
-    ks = sorted({k for k in CHOICES if k < config.k} | {config.k})
-    costs = CostTable(runner.buckets, ks)
+    costs = CostTable(runner.buckets, choices(config))
     return AutomaticControl(costs, calibrate(runner, costs, _survey(runner, costs)))
+
+
+def choices(config: ResolvedConfig) -> list[int]:
+    """The k's that cycles may have, ascending: those that control chooses from, and 0 for requests that want it."""
+    between = CHOICES if config.control == "auto" else (0,)
+    return sorted({k for k in between if k < config.k} | {config.k})
 
 
 def _survey(runner: Runner, costs: CostTable) -> Survey:

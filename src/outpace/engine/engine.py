@@ -24,6 +24,7 @@ from outpace.engine.runner import Runner
 from outpace.engine.scheduler import Scheduler, Work
 from outpace.engine.sequence import Counts, FinishReason, Sequence
 from outpace.engine.ticket import Ticket
+from outpace.engine.warm_up import warm_up
 from outpace.speculation.control import Control, CycleSeen
 from outpace.speculation.pair import Pair
 from outpace.types import CatchUpPlan, CyclePlan, Outcome, PrefillPlan, Request, TokenLogprobs
@@ -68,6 +69,8 @@ class Engine:
         )
         self.runner = Runner(pair, config)
         self.control: Control = control or make_control(self.runner, config)
+        self.warmed_up = warm_up(self.runner, config)
+        """What was captured before the first request, as plain data for JSON."""
         self.scheduler = Scheduler(config, self.pages, self._draftable, self.control)
         self._in_flight: deque[tuple[Work, Ticket]] = deque()
         self._sequences: dict[int, Sequence] = {}

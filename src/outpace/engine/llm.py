@@ -223,7 +223,7 @@ class LLM:
             "device": str(self.device),
             "engine": asdict(self.config),
             "control": self.engine.control.describe(),
-            "graphs": self.engine.runner.describe(),
+            "graphs": self.engine.runner.describe() | {"at_start": self.engine.warmed_up},
             "kv_bytes": self.config.num_pages
             * bytes_per_page(self.target.model, self.drafter, self.config.page_size, self.dtype),
         }

@@ -84,6 +84,7 @@ class Decoder:
             max_context=max_context,
             num_pages=pair.cache.keys_LNHD.shape[1] // page_size,
             simulate_acceptance=(0.5,) if k else (),
+            capture_s=0.0,  # what is measured warms up by itself
         )
         self.engine = Engine(pair if k else replace(pair, drafter=None, drafter_cache=None), config)
         self._vocab_size = pair.target.config.vocab_size

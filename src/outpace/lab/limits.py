@@ -32,12 +32,19 @@ class Reads:
     """Bytes of keys and values of one token of context."""
     flops_per_token: int
     """Of its products, two for each weight."""
+    flops_head: int
+    """What of these is the head's, which a prefill multiplies for its last token alone."""
     flops_per_pair: int
     """Of attention, for each token and token of its context."""
 
     def num_bytes(self, num_rows: int, tokens: int, context: int) -> int:
         """Of a forward over `num_rows` rows with `tokens` new tokens and `context` older ones each."""
         return self.weights + num_rows * (tokens * self.embedding_row + context * self.kv_per_token)
+
+    def prefill_flops(self, tokens: int) -> int:
+        """Of a prompt of so many tokens, each of which sees those before it and itself."""
+        products = tokens * (self.flops_per_token - self.flops_head) + self.flops_head
+        return products + tokens * (tokens + 1) // 2 * self.flops_per_pair
 
     def seconds(self, num_rows: int, tokens: int, context: int, rates: Rates) -> float:
         """The least that this forward can take: reading or multiplying, whichever is longer."""
@@ -112,6 +119,7 @@ def target_reads(config: TargetConfig, itemsize: int) -> Reads:
         embedding_row=itemsize * hidden,
         kv_per_token=itemsize * config.num_layers * 2 * kv,
         flops_per_token=2 * (config.num_layers * products + head),
+        flops_head=2 * head,
         flops_per_pair=4 * config.num_layers * q,
     )
 
@@ -131,6 +139,7 @@ def drafter_reads(wiring: DrafterWiring, itemsize: int) -> Reads:
         embedding_row=itemsize * hidden,
         kv_per_token=itemsize * 2 * kv,
         flops_per_token=2 * (products + head),
+        flops_head=2 * head,
         flops_per_pair=4 * q,
     )
 
@@ -146,5 +155,6 @@ def fusion_reads(wiring: DrafterWiring, itemsize: int) -> Reads:
         embedding_row=0,
         kv_per_token=0,
         flops_per_token=2 * product,
+        flops_head=0,
         flops_per_pair=0,
     )

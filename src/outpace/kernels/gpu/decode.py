@@ -28,10 +28,9 @@ _LOG2_E = 1.4426950408889634
 _BLOCK_T = 64
 """Positions of the past that a program reads at a time."""
 _WARPS = 4
-_STAGES = 3
 _MAX_SPLITS = 64
-_PROGRAMS = 528
-"""Four on each of 132 multiprocessors."""
+_MULTIPROCESSORS = 132
+_PROGRAMS = 4 * _MULTIPROCESSORS
 _ENOUGH = 200
 """So many programs fill the GPU without splits, which would cost more than they bring."""
 
@@ -205,6 +204,15 @@ def _decode(
         tl.store(out_ptr + place_M[:, None] * D + d[None, :], out_MD, mask=live_MD)
 
 
+def _stages(num_programs: int, splits: int) -> int:
+    """Three buffer one block of the past, five buffer two.
+
+    Two pay where long loops leave a multiprocessor two programs at most. Elsewhere the room is worth more to the
+    programs beside them, and to the kernel that comes next (docs/log.md).
+    """
+    return 5 if splits == 1 and num_programs <= 2 * _MULTIPROCESSORS else 3
+
+
 def fits(num_tokens: int, num_heads: int, num_kv_heads: int) -> bool:
     """Whether so many tokens a row are few enough."""
     return num_tokens * num_heads // num_kv_heads <= MAX_QUERIES
@@ -292,7 +300,7 @@ def decode_attention(
         BLOCK_S=triton.next_power_of_2(S),
         PRECISION="ieee" if keys_NHD.dtype == torch.float32 else None,
         num_warps=_WARPS,
-        num_stages=_STAGES,
+        num_stages=_stages(B * N, splits),
         **shared,
     )
     if splits > 1:

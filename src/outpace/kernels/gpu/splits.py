@@ -59,12 +59,12 @@ def join(
     first = tl.load(first_ptr + row).to(tl.int32) if HAS_FIRST else 0
     _, high, share, first_split = span(start, first, num_tokens, num_places, WINDOW, SPLITS, BLOCK_T)
     num_live = tl.cdiv(high, share) - first_split
-    c = tl.arange(0, SPLITS)
+    all_C = tl.arange(0, SPLITS)
     d = tl.arange(0, BLOCK_D)
     place = query * SPLITS
     wait(PDL)
-    peak_C = tl.load(peak_ptr + place + c, mask=c < num_live, other=float("-inf"))
-    total_C = tl.load(total_ptr + place + c, mask=c < num_live, other=0.0)
+    peak_C = tl.load(peak_ptr + place + all_C, mask=all_C < num_live, other=float("-inf"))
+    total_C = tl.load(total_ptr + place + all_C, mask=all_C < num_live, other=0.0)
     peak = tl.max(peak_C, 0)
     peak = tl.where(peak == float("-inf"), 0.0, peak)
     total = tl.sum(tl.exp2(peak_C - peak) * total_C, 0)

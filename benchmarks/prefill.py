@@ -1,0 +1,74 @@
+"""The claim: a long prompt is read at most of what the device can multiply. Prints one JSON line.
+
+    python benchmarks/prefill.py                            llama-8b, 1,024 and 8,192 tokens, ~1 minute on an H200
+    python benchmarks/prefill.py --tokens 32768 --rounds 4
+    python benchmarks/prefill.py --shape tiny --device cpu --tokens 64 --rounds 4
+
+From a prompt's arrival to its first token, through the engine's loop, nothing else running, no prefix known. Products
+and attention of the plain engine, over its time, are held against the matrix rate of this device, measured in the same
+run; `with_drafter_over_plain` is what filling the drafter's cache adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from outpace.lab import bench_line
+from outpace.lab.decoding import Decoder, noise_pair
+from outpace.lab.limits import Reads, target_reads
+from outpace.lab.rates import Rates, measure_rates
+from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.shapes import random_models
+
+PLAIN, DRAFTING = "plain", "with a drafter"
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = bench_line.parser(__doc__)
+    parser.add_argument("--tokens", type=bench_line.ints, default=(1024, 8192), metavar="N,…", help="of the prompts")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    line = bench_line.Line("prefill", args)
+    device, dtype = bench_line.place(args)
+    rates = measure_rates(device)
+    bench_line.say(f"rates: {rates.as_dict()}")
+    target, drafter = random_models(
+        args.shape, drafter=True, device=device, dtype=dtype, draft_vocab_size=args.draft_vocab
+    )
+    longest = max(args.tokens) + 64
+    pair = noise_pair(target.model, drafter, num_rows=1, max_context=longest)
+    decoders = {name: Decoder(pair, k=k, num_rows=1, max_context=longest) for name, k in ((PLAIN, 0), (DRAFTING, 3))}
+    reads = target_reads(target.config, dtype.itemsize)
+    line.print(
+        rates=rates.as_dict(),
+        chunk=decoders[PLAIN].engine.config.prefill_chunk,
+        prompts=[_prompt(decoders, tokens, args.rounds, reads, rates) for tokens in args.tokens],
+    )
+
+
+def _prompt(decoders: dict[str, Decoder], tokens: int, num_rounds: int, reads: Reads, rates: Rates) -> dict[str, Any]:
+    """One length: times in milliseconds."""
+    bench_line.say(f"{tokens} tokens")
+    for decoder in decoders.values():
+        decoder.first_token_s(tokens)
+    rounds = interleave(list(decoders), num_rounds, lambda name: decoders[name].first_token_s(tokens))
+    seconds = dict(zip(decoders, rounds, strict=True))
+    flops_s = reads.prefill_flops(tokens) / median(seconds[PLAIN])
+    return {
+        "tokens": tokens,
+        "first_token_ms": {name: spread_ms(of) for name, of in seconds.items()},
+        "tok_s": round(tokens / median(seconds[PLAIN]), 1),
+        "tflops": round(flops_s / 1e12, 3),
+        "fraction_of_matrix_rate": round(flops_s / rates.matrix_flops_s, 4),
+        "with_drafter_over_plain": ratio_as_dict(paired_ratio(seconds[DRAFTING], seconds[PLAIN])),
+    }
+
+
+if __name__ == "__main__":
+    main()

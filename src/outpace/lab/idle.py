@@ -1,0 +1,82 @@
+"""How much of the time the device did nothing, from a profiler's trace of its kernels.
+
+Copies do not count as work: while tokens travel to the host, the next cycle's kernels should be running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torch.profiler import ProfilerActivity, profile
+
+from outpace.errors import EngineError
+
+LAST_OF_CYCLE = "_settle"
+"""The kernel that ends every cycle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One kernel: when it began and ended, in any unit."""
+
+    name: str
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """Shares of the time from the first kernel to the last."""
+
+    device: float
+    """No kernel ran."""
+    between_cycles: float
+    """None ran, and the last one that did had ended a cycle."""
+    num_cycles: int
+
+    def as_dict(self) -> dict[str, float]:
+        return {
+            "device": round(self.device, 5),
+            "between_cycles": round(self.between_cycles, 5),
+            "cycles": self.num_cycles,
+        }
+
+
+def trace_idle(run: Callable[[], object]) -> Idle:
+    """What the device did while `run` decoded.
+
+    Raises:
+        EngineError: the trace shows no cycle: the profiler cannot see the device, or nothing was decoded.
+    """
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
+        run()
+    events = [event for event in trace.events() or () if event.device_type.name == "CUDA"]
+    kernels = [
+        Ran(name=event.name, began=event.time_range.start, ended=event.time_range.end)
+        for event in events
+        if not event.name.startswith(("Memcpy", "Memset"))
+    ]
+    return idle_of(kernels)
+
+
+def idle_of(kernels: Iterable[Ran]) -> Idle:
+    """Shares of idle time among kernels, which may overlap and come in any order.
+
+    Raises:
+        EngineError: fewer than two of them ended a cycle.
+    """
+    ordered = sorted(kernels, key=lambda kernel: kernel.began)
+    cycles = sum(kernel.name.startswith(LAST_OF_CYCLE) for kernel in ordered)
+    if cycles < 2:
+        raise EngineError(f"a trace of {len(ordered)} kernels shows {cycles} whole cycles; it takes two to see a gap")
+    latest, idle, between = ordered[0], 0.0, 0.0
+    for kernel in ordered[1:]:
+        gap = kernel.began - latest.ended
+        if gap > 0:
+            idle += gap
+            between += gap if latest.name.startswith(LAST_OF_CYCLE) else 0.0
+        if kernel.ended > latest.ended:
+            latest = kernel
+    whole = latest.ended - ordered[0].began
+    return Idle(device=idle / whole, between_cycles=between / whole, num_cycles=cycles)

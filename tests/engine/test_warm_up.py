@@ -1,0 +1,69 @@
+"""Before the first request the common shapes are captured, in order and in the time given; nothing is left behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from engine.test_lossless import answers, prompts
+from engine.tiny import engine, tiny_drafter, tiny_target
+from outpace import LLM, SamplingParams
+from outpace.engine import warm_up as module
+from outpace.engine.frames import Frames, Shape
+from outpace.engine.warm_up import common_shapes, warm_up
+from outpace.types import SamplingKind
+
+
+def framed() -> LLM:
+    """On a CPU a frame calls the cycle itself, over the buffers that a graph would have."""
+    target = tiny_target(seed=120)
+    llm = engine(target, tiny_drafter(target), max_rows=3)
+    runner = llm.engine.runner
+    runner.frames = Frames(runner._pair, runner.state, runner.page_size)
+    return llm
+
+
+def test_few_rows_come_first_and_every_k_and_kind_is_there() -> None:
+    llm = framed()
+    config = replace(llm.config, control="auto")
+    shapes = common_shapes(llm.engine.runner, config)
+    assert [shape.num_rows for shape in shapes] == sorted(shape.num_rows for shape in shapes)
+    assert {shape.num_rows for shape in shapes} == {1, 2, 3}
+    assert {(s.k, s.needs.kind) for s in shapes[:15]} == {(k, kind) for k in (0, 1, 2, 3, 4) for kind in SamplingKind}
+    assert {shape.k for shape in common_shapes(llm.engine.runner, llm.config)} == {0, 4}
+
+
+def test_everything_is_put_back_and_answers_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = framed()
+    runner = llm.engine.runner
+    made: list[Shape] = []
+    of = Frames.of
+    monkeypatch.setattr(Frames, "of", lambda frames, shape: made.append(shape) or of(frames, shape))
+    before = {name: getattr(runner.state, name).clone() for name in ("length_R", "page_table_RP", "num_pending_R")}
+    told = warm_up(runner, replace(llm.config, capture_s=60.0))
+    shapes = common_shapes(runner, llm.config)
+    assert made == shapes
+    assert told["captured"] == len(shapes) and told["left_for_later"] == 0
+    for name, tensor in before.items():
+        assert torch.equal(getattr(runner.state, name), tensor), name
+    batch, params = prompts(3, seed=121), SamplingParams(max_tokens=20, temperature=0.8, seed=5)
+    assert answers(llm.generate(batch, params)) == answers(engine(llm.target).generate(batch, params))
+
+
+def test_it_ends_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = framed()
+    clock = iter(range(100))
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    told = warm_up(llm.engine.runner, replace(llm.config, capture_s=4.0))
+    assert told["captured"] == 3, "each look at the clock takes a second"
+    assert told["left_for_later"] == len(common_shapes(llm.engine.runner, llm.config)) - 3
+
+
+def test_without_graphs_or_without_time_nothing_is_done() -> None:
+    llm = framed()
+    assert warm_up(llm.engine.runner, replace(llm.config, capture_s=0.0))["captured"] == 0
+    llm.engine.runner.frames = None
+    assert warm_up(llm.engine.runner, replace(llm.config, capture_s=60.0))["captured"] == 0
