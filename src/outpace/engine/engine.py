@@ -24,7 +24,7 @@ from outpace.engine.runner import Runner
 from outpace.engine.scheduler import Scheduler, Work
 from outpace.engine.sequence import Counts, FinishReason, Sequence
 from outpace.engine.ticket import Ticket
-from outpace.engine.warm_up import warm_up
+from outpace.engine.warm_up import capture_common, compile_common
 from outpace.speculation.control import Control, CycleSeen
 from outpace.speculation.pair import Pair
 from outpace.types import CatchUpPlan, CyclePlan, Outcome, PrefillPlan, Request, TokenLogprobs
@@ -68,8 +68,9 @@ class Engine:
             num_pages=self.pages.num_usable,
         )
         self.runner = Runner(pair, config)
+        compiled = compile_common(self.runner, config)
         self.control: Control = control or make_control(self.runner, config)
-        self.warmed_up = warm_up(self.runner, config)
+        self.warmed_up = capture_common(self.runner, config, compiled)
         """What was captured before the first request, as plain data for JSON."""
         self.scheduler = Scheduler(config, self.pages, self._draftable, self.control)
         self._in_flight: deque[tuple[Work, Ticket]] = deque()

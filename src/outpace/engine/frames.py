@@ -89,12 +89,22 @@ class Frames:
         page_rows = [*changes.page_rows, *[inert] * len(unused)]
         return [*rows, *page_rows, *changes.page_columns, *unused, *changes.pages, *unused]
 
-    def _make(self, shape: Shape) -> Frame:
-        num_changes = shape.num_rows * (1 + -(-(shape.k + 1) // self._page_size))
-        device = self._state.device
-        inputs_I = torch.zeros(shape.num_rows + 3 * num_changes, dtype=torch.int64, device=device)
-        inputs_I[: shape.num_rows + num_changes] = self._state.inert
+    @torch.inference_mode()
+    def rehearse(self, shape: Shape) -> None:
+        """Runs the cycle of a shape over inert rows, so that its kernels are compiled; several threads may."""
+        num_changes, inputs_I = self._inputs(shape)
+        self._run(shape, num_changes, inputs_I, None)
 
+    def _inputs(self, shape: Shape) -> tuple[int, Tensor]:
+        """How many changes of the page table a frame takes, and its inputs, over inert rows."""
+        num_changes = shape.num_rows * (1 + -(-(shape.k + 1) // self._page_size))
+        inputs_I = torch.zeros(shape.num_rows + 3 * num_changes, dtype=torch.int64, device=self._state.device)
+        inputs_I[: shape.num_rows + num_changes] = self._state.inert
+        return num_changes, inputs_I
+
+    def _make(self, shape: Shape) -> Frame:
+        num_changes, inputs_I = self._inputs(shape)
+        device = self._state.device
         marks = Marks(device) if self._timed else None
 
         def run() -> Chosen:
@@ -106,9 +116,7 @@ class Frames:
             why_eager = "no CUDA device"
         else:
             try:
-                before = torch.cuda.memory_reserved(device)
-                replay = self._capture(run)
-                num_bytes = torch.cuda.memory_reserved(device) - before
+                replay, num_bytes = self._capture(run)
             except RuntimeError as error:
                 why_eager = f"{type(error).__name__}: {str(error).splitlines()[0]}"
                 logger.warning("cycles of %s run without a graph, and slower: %s", shape, why_eager)
@@ -123,11 +131,17 @@ class Frames:
             marks=marks,
         )
 
-    def _capture(self, run: Callable[[], Chosen]) -> Callable[[], Chosen]:
-        """Runs once over inert rows, so that kernels are compiled and workspaces allocated, then captures."""
-        torch.cuda.synchronize(self._state.device)
+    def _capture(self, run: Callable[[], Chosen]) -> tuple[Callable[[], Chosen], int]:
+        """Runs once over inert rows, so that kernels are compiled and workspaces allocated, then captures.
+
+        Returns what replays the graph, and the bytes of memory that it holds beyond the other graphs'.
+        """
+        device = self._state.device
+        torch.cuda.synchronize(device)
         run()
-        torch.cuda.synchronize(self._state.device)
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()  # as capturing does; what is reserved now does not count as the graph's
+        before = torch.cuda.memory_reserved(device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             chosen = run()
@@ -136,7 +150,7 @@ class Frames:
             graph.replay()
             return chosen
 
-        return replay
+        return replay, torch.cuda.memory_reserved(device) - before
 
     def _run(self, shape: Shape, num_changes: int, inputs_I: Tensor, marks: Marks | None) -> Chosen:
         rows_B, changes = inputs_I.split_with_sizes((shape.num_rows, 3 * num_changes))

@@ -3,49 +3,97 @@
 Shapes are taken in the order in which a server meets them: few rows first, and for each number of rows greedy, sampled
 and truncated, at every k that control may choose. What the budget of time leaves out is captured when it is first
 needed.
+
+    `compile_common`, before costs are measured: a prefill, and cycles over inert rows, by several threads, since most
+    of a compilation is done outside of Python.
+    `capture_common`, after: graphs, one after another.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import torch
 
 from outpace.config import ResolvedConfig
 from outpace.engine.calibrate import choices
-from outpace.engine.frames import Shape
+from outpace.engine.frames import Frames, Shape
 from outpace.engine.runner import Runner
 from outpace.types import Needs, PrefillPlan, SamplingKind
 
+logger = logging.getLogger(__name__)
+
 SHORT_CHUNK = 16
 """Prompt tokens of the shorter of two prefills."""
+NUM_THREADS = 8
+COMPILES_FOR = 0.6
+"""Share of the time that may go to compiling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What was compiled, and how long it took."""
+
+    seconds: float
+    num_shapes: int
 
 
 def common_shapes(runner: Runner, config: ResolvedConfig) -> list[Shape]:
-    """In the order in which they are captured."""
+    """In the order in which they are compiled and captured."""
     ks = choices(config)
     return [Shape(bucket, k, Needs(kind)) for bucket in runner.buckets for kind in SamplingKind for k in ks]
 
 
-def warm_up(runner: Runner, config: ResolvedConfig) -> dict[str, Any]:
-    """Prefills once and captures common shapes until `config.capture_s` is over; what came of it, as data for JSON.
-
-    Nobody may be using the first row. Without graphs there is nothing to do.
-    """
+def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
+    """Prefills, and runs common shapes over inert rows. Nobody may be using the first row; without graphs, nothing."""
     began = time.perf_counter()
-    if runner.frames is None or config.capture_s == 0:
-        return {"seconds": 0.0, "captured": 0, "left_for_later": 0}
+    frames = runner.frames
+    if frames is None or config.capture_s == 0:
+        return Compiled(seconds=0.0, num_shapes=0)
     for num_tokens in sorted({min(SHORT_CHUNK, _longest(config)), _longest(config)}):
         _prefill(runner, num_tokens, fills_drafter=config.k > 0)
-    shapes = common_shapes(runner, config)
+    until = began + COMPILES_FOR * config.capture_s
+    rehearse = partial(_rehearse, frames, runner.state.device, until)
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        done = list(pool.map(rehearse, common_shapes(runner, config)))
+    return Compiled(seconds=time.perf_counter() - began, num_shapes=sum(done))
+
+
+def capture_common(runner: Runner, config: ResolvedConfig, compiled: Compiled) -> dict[str, Any]:
+    """Captures common shapes in what is left of `config.capture_s`; what came of it, as plain data for JSON."""
+    began = time.perf_counter()
+    shapes = common_shapes(runner, config) if runner.frames is not None and config.capture_s else []
     num_done = 0
-    while num_done < len(shapes) and time.perf_counter() - began < config.capture_s:
+    while num_done < len(shapes) and time.perf_counter() - began + compiled.seconds < config.capture_s:
+        assert runner.frames is not None
         runner.frames.of(shapes[num_done])
         num_done += 1
     return {
-        "seconds": round(time.perf_counter() - began, 3),
+        "compiled": compiled.num_shapes,
+        "compile_s": round(compiled.seconds, 3),
         "captured": num_done,
+        "capture_s": round(time.perf_counter() - began, 3),
         "left_for_later": len(shapes) - num_done,
     }
+
+
+def _rehearse(frames: Frames, device: torch.device, until: float, shape: Shape) -> bool:
+    """Whether the shape was run; what goes wrong is said when its graph is captured, and counted there."""
+    if time.perf_counter() >= until:
+        return False
+    try:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        frames.rehearse(shape)
+    except RuntimeError as error:
+        logger.debug("%s could not be compiled ahead: %s", shape, error)
+        return False
+    return True
 
 
 def _longest(config: ResolvedConfig) -> int:

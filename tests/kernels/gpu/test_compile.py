@@ -83,8 +83,11 @@ for model in (FLOAT, "*bf16"):
         )
     kernel = splits_.join
     kinds = pointers(kernel, FLOAT, out_ptr=model, start_ptr=INT, first_ptr=INT)
-    compile(kernel, kinds, WINDOW=0, HAS_FIRST=True, H=32, D=128, SPLITS=8, BLOCK_C=8, BLOCK_T=64, BLOCK_D=128,
-            PDL=True)
+    for splits in (8, 64):
+        compile(
+            kernel, kinds, WINDOW=0, HAS_FIRST=True, H=32, D=128, SPLITS=splits, BLOCK_C=min(16, splits), BLOCK_T=64,
+            BLOCK_D=128, PDL=True,
+        )
     kernel = latent._attend_latent
     for splits in (1, 8):
         kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, peak_ptr=FLOAT, total_ptr=FLOAT)
@@ -97,6 +100,12 @@ for model in (FLOAT, "*bf16"):
     compile(settle._keep_boundaries, pointers(settle._keep_boundaries, model, slot_ptr=INT), PAGE=16, BLOCK=2048)
 kernel = linear._multiply
 for gated in (True, False):
+    kinds = pointers(linear._multiply_wide, "*bf16")
+    kinds |= {"x_desc": "tensordesc<bf16[128, 64]>", "weight_desc": "tensordesc<bf16[64, 64]>"}
+    compile(
+        linear._multiply_wide, kinds, GATED=gated, HAS_BIAS=not gated, BLOCK_M=128, BLOCK_N=64, BLOCK_K=64, STAGES=3,
+        PDL=True,
+    )
     for rows in (16, 64):
         compile(
             kernel, pointers(kernel, "*bf16"), GATED=gated, HAS_BIAS=not gated, EVEN=gated, BLOCK_M=rows, BLOCK_N=64,
@@ -126,6 +135,7 @@ for has_ids in (True, False):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
+@pytest.mark.timeout(900)
 def test_every_kernel_compiles_for_a_hopper_gpu(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)

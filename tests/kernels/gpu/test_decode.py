@@ -14,6 +14,7 @@ from outpace.models.rope import RotaryEmbedding, rotate
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 from outpace.kernels.gpu.decode import MAX_QUERIES, decode_attention, fits
+from outpace.kernels.gpu.walk import MANY
 
 WIDTH = HEADS + 2 * KV_HEADS
 
@@ -29,7 +30,7 @@ def product(num_tokens: int, dtype: torch.dtype, parts: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_tokens", [1, 5])
-@pytest.mark.parametrize(("window", "first", "splits", "parts"), [(None, 0, 1, 1), (None, 1, 4, 2), (70, 0, 2, 1)])
+@pytest.mark.parametrize(("window", "first", "splits", "parts"), [(None, 0, 1, 1), (None, 1, 4, 2), (70, 0, 64, 1)])
 @pytest.mark.parametrize("normed", [False, True])
 def test_equals_norm_turn_store_and_softmax(
     dtype: torch.dtype, num_tokens: int, window: int | None, first: int, splits: int, parts: int, normed: bool
@@ -113,6 +114,29 @@ def test_a_token_has_the_same_bits_alone_and_among_others(splits: int) -> None:
         outputs.append(out[:, -1])
     assert torch.equal(outputs[0], outputs[1])
     assert torch.equal(outputs[0], outputs[2])
+
+
+@pytest.mark.gpu
+def test_very_many_rows_attend_as_few_do() -> None:
+    """Very many programs walk through the past in another way."""
+    rows, length, heads, kv_heads, dtype = MANY // 8 + 1, 200, 32, 8, torch.bfloat16
+    pages = -(-(length + 2) // 64)
+    keys, values = (torch.randn((rows * pages + 1) * 64, kv_heads, 128, device=DEVICE, dtype=dtype) for _ in range(2))
+    table = torch.arange(1, rows * pages + 1, device=DEVICE).view(rows, pages)
+    start_B = torch.randint(length, (rows,), device=DEVICE)
+    qkv = torch.randn(rows, 2, (heads + 2 * kv_heads) * 128, device=DEVICE, dtype=dtype)
+    positions, slots = places(start_B, 2, None, table, 64)
+    cos, sin = RotaryEmbedding(RopeConfig(theta=100.0), 128, device=DEVICE)(positions, dtype)
+
+    def attend(some: slice) -> torch.Tensor:
+        return decode_attention(
+            qkv[some], (cos[some], sin[some]), None, slots[some], keys, values, table[some], start_B[some],
+            num_heads=heads, page_size=64, window=None,
+        )  # fmt: skip
+
+    whole = attend(slice(None))
+    few = torch.cat([attend(slice(at, at + 8)) for at in range(0, rows, 8)])
+    assert (whole - few).norm() / few.norm() < 1e-2
 
 
 def test_how_many_tokens_it_takes() -> None:

@@ -24,7 +24,7 @@ _BLOCK_T = 64
 """Positions of the past that a program reads at a time."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "num_pages"])
 def _attend(
     q_ptr,
     k_ptr,

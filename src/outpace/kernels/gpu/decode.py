@@ -21,18 +21,11 @@ from outpace.kernels.gpu.chain import fetch, launch_next, overlapped, wait
 from outpace.kernels.gpu.rope import finite
 from outpace.kernels.gpu.softmax import soften
 from outpace.kernels.gpu.splits import join, span
+from outpace.kernels.gpu.walk import walk_of
 
 MAX_QUERIES = 64
 """Queries that share a KV head: G · S at most."""
 _LOG2_E = 1.4426950408889634
-_BLOCK_T = 64
-"""Positions of the past that a program reads at a time."""
-_WARPS = 4
-_MAX_SPLITS = 64
-_MULTIPROCESSORS = 132
-_PROGRAMS = 4 * _MULTIPROCESSORS
-_ENOUGH = 200
-"""So many programs fill the GPU without splits, which would cost more than they bring."""
 
 
 @triton.jit
@@ -77,7 +70,7 @@ def _turn(
     return (x.to(tl.float32) * cos + y.to(tl.float32) * sin).to(kind)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _decode(
     qkv_ptr,
     cos_ptr,
@@ -204,15 +197,6 @@ def _decode(
         tl.store(out_ptr + place_M[:, None] * D + d[None, :], out_MD, mask=live_MD)
 
 
-def _stages(num_programs: int, splits: int) -> int:
-    """Three buffer one block of the past, five buffer two.
-
-    Two pay where long loops leave a multiprocessor two programs at most. Elsewhere the room is worth more to the
-    programs beside them, and to the kernel that comes next (docs/log.md).
-    """
-    return 5 if splits == 1 and num_programs <= 2 * _MULTIPROCESSORS else 3
-
-
 def fits(num_tokens: int, num_heads: int, num_kv_heads: int) -> bool:
     """Whether so many tokens a row are few enough."""
     return num_tokens * num_heads // num_kv_heads <= MAX_QUERIES
@@ -256,9 +240,8 @@ def decode_attention(
     N, D = keys_NHD.shape[1:]
     G, num_parts = num_heads // N, qkv.shape[0] if qkv.dim() == 4 else 1
     reach = page_table_BP.shape[1] * page_size
-    if max_splits is None:
-        max_splits = min(_PROGRAMS // (B * N), _MAX_SPLITS, reach // _BLOCK_T) if B * N < _ENOUGH else 1
-    splits = 1 << (max(1, max_splits).bit_length() - 1)  # a power of two: each number is a compilation
+    walk = walk_of(B * N, reach, max_splits)
+    splits = walk.splits
     out = torch.empty((B, S, num_heads * D), dtype=keys_NHD.dtype, device=qkv.device)
     parts, peaks, totals = out, out, out  # with one split, peaks and totals are neither written nor read
     if splits > 1:
@@ -269,7 +252,13 @@ def decode_attention(
     q_weight, k_weight, eps = norms if norms is not None else (cos, cos, 0.0)
     first = start_B if first_B is None else first_B
     block_d = max(16, triton.next_power_of_2(D))
-    shared = {"WINDOW": window or 0, "HAS_FIRST": first_B is not None, "D": D, "SPLITS": splits, "BLOCK_T": _BLOCK_T}
+    shared = {
+        "WINDOW": window or 0,
+        "HAS_FIRST": first_B is not None,
+        "D": D,
+        "SPLITS": splits,
+        "BLOCK_T": walk.positions,
+    }
     shared |= {"BLOCK_D": block_d} | overlapped(qkv.device)
     _decode[(splits, N, B)](
         qkv,
@@ -299,8 +288,8 @@ def decode_attention(
         BLOCK_M=max(16, triton.next_power_of_2(G * S)),
         BLOCK_S=triton.next_power_of_2(S),
         PRECISION="ieee" if keys_NHD.dtype == torch.float32 else None,
-        num_warps=_WARPS,
-        num_stages=_stages(B * N, splits),
+        num_warps=walk.warps,
+        num_stages=walk.stages,
         **shared,
     )
     if splits > 1:

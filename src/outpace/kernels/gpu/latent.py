@@ -30,7 +30,7 @@ _MAX_SPLITS = 64
 _PROGRAMS = 264
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "num_pages"])
 def _attend_latent(
     absorbed_ptr,
     turned_ptr,

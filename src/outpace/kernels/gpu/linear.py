@@ -8,6 +8,9 @@ on whatever multiprocessors are free, and a product behind it would then sit on 
 Few outputs would leave most of the GPU idle, so a product may be split over its inputs: the splits come as summands in
 float32, for the kernel behind to add up as it reads them.
 
+From 65 rows on the tensor cores' work counts too, and threads that copy tiles are missing there: a second kernel leaves
+the copies to the hardware (TMA).
+
 Shapes: M rows, N outputs, K inputs, C splits.
 """
 
@@ -22,11 +25,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 
-MAX_ROWS = 64
+FEW_ROWS = 64
+"""Beyond, tiles are copied by the hardware."""
+MAX_ROWS = 128
 """Beyond, cuBLAS is as fast or faster."""
 _PROGRAMS = 132
 """One on each multiprocessor."""
@@ -34,6 +40,33 @@ _MAX_SPLITS = 4
 
 
 @triton.jit
+def _finish(
+    sum_NM,
+    up_NM,
+    bias_ptr,
+    out_ptr,
+    n,
+    m,
+    split,
+    num_rows,
+    num_outputs,
+    GATED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
+    """From sums to outputs: bias, gate, rounding, storing."""
+    live_N = n < num_outputs
+    if HAS_BIAS and split == 0:
+        sum_NM += tl.load(bias_ptr + n, mask=live_N, other=0.0).to(tl.float32)[:, None]
+        if GATED:
+            up_NM += tl.load(bias_ptr + num_outputs + n, mask=live_N, other=0.0).to(tl.float32)[:, None]
+    kind = out_ptr.dtype.element_ty
+    if GATED:
+        sum_NM = silu_times(sum_NM, up_NM, kind)
+    place_NM = out_ptr + (split * num_rows + m[None, :]).to(tl.int64) * num_outputs + n[:, None]
+    tl.store(place_NM, sum_NM.to(kind), mask=live_N[:, None] & (m < num_rows)[None, :])
+
+
+@triton.jit(do_not_specialize=["num_rows"])
 def _multiply(
     x_ptr,
     weight_ptr,
@@ -81,15 +114,43 @@ def _multiply(
             weight = tl.load(weight_NK + half + at, mask=live_NK, other=0.0, eviction_policy="evict_first")
             up_NM = tl.dot(weight, x.T, up_NM)
     launch_next(PDL)
-    if HAS_BIAS and split == 0:
-        sum_NM += tl.load(bias_ptr + n, mask=n < num_outputs, other=0.0).to(tl.float32)[:, None]
+    _finish(sum_NM, up_NM, bias_ptr, out_ptr, n, m, split, num_rows, num_outputs, GATED, HAS_BIAS)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _multiply_wide(
+    x_desc,
+    weight_desc,
+    bias_ptr,
+    out_ptr,
+    num_rows,
+    num_outputs,
+    num_inputs,
+    inputs_per_split,
+    GATED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """As `_multiply`; what lies past the end of x or W reads as 0."""
+    first = tl.program_id(0) * BLOCK_N
+    split = tl.program_id(1)
+    begin = split * inputs_per_split
+    end = tl.minimum(begin + inputs_per_split, num_inputs)
+    wait(PDL)
+    sum_NM = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    up_NM = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for at in tl.range(begin, end, BLOCK_K, num_stages=STAGES):
+        x = x_desc.load([0, at])
+        sum_NM = tl.dot(weight_desc.load([first, at]), x.T, sum_NM)
         if GATED:
-            up_NM += tl.load(bias_ptr + num_outputs + n, mask=n < num_outputs, other=0.0).to(tl.float32)[:, None]
-    kind = out_ptr.dtype.element_ty
-    if GATED:
-        sum_NM = silu_times(sum_NM, up_NM, kind)
-    place_NM = out_ptr + (split * num_rows + m[None, :]).to(tl.int64) * num_outputs + n[:, None]
-    tl.store(place_NM, sum_NM.to(kind), mask=live_N1 & (m < num_rows)[None, :])
+            up_NM = tl.dot(weight_desc.load([num_outputs + first, at]), x.T, up_NM)
+    launch_next(PDL)
+    n, m = first + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_M)
+    _finish(sum_NM, up_NM, bias_ptr, out_ptr, n, m, split, num_rows, num_outputs, GATED, HAS_BIAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +167,7 @@ class Tile:
 def tile_of(num_outputs: int, rows: int, gated: bool, splits: bool) -> Tile:
     """The tile for a product, by what measured best on an H200 (docs/log.md).
 
-    Only the number of stages depends on the rows, which changes no bit of the result.
+    What depends on the rows changes no bit of the result.
 
     Args:
         num_outputs: rows of W, of the gate alone if there is one.
@@ -114,20 +175,23 @@ def tile_of(num_outputs: int, rows: int, gated: bool, splits: bool) -> Tile:
         gated: each program reads two such tiles.
         splits: it may be split.
     """
+    few = rows <= FEW_ROWS
     if gated:
-        return Tile(64, 128, 3 if rows <= 16 else 4, 4)
+        return Tile(64, 128, 3 if rows <= 16 else 4, 4) if few else Tile(64, 64, 3, 4)
     if num_outputs >= 16384:
-        return Tile(128, 128, 3 if rows <= 16 else 4, 4)
+        return Tile(128, 128, 3 if rows <= 16 else 4, 4) if few else Tile(128, 64, 3, 8)
     num_splits = 1
     while splits and num_splits < _MAX_SPLITS and 2 * num_splits * triton.cdiv(num_outputs, 64) <= _PROGRAMS:
         num_splits *= 2
-    return Tile(64, 128, 6, 4, num_splits)
+    return Tile(64, 128, 6 if few else 4, 4, num_splits)
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
-    """Whether this kernel takes the product: few rows, in 16 bits, evenly spaced."""
+    """Whether this module takes the product: few rows, in 16 bits, evenly spaced, and aligned if they are many."""
     num_rows = x.numel() // x.shape[-1]
-    return num_rows <= MAX_ROWS and weight.dtype.itemsize == 2 and x.stride(-1) == 1 and x.dtype == weight.dtype
+    if num_rows > MAX_ROWS or weight.dtype.itemsize != 2 or x.stride(-1) != 1 or x.dtype != weight.dtype:
+        return False
+    return num_rows <= FEW_ROWS or not any(n % 8 for n in (x.shape[-1], x.stride(-2), x.data_ptr() // 2))
 
 
 def multiply(
@@ -152,24 +216,16 @@ def multiply(
         shape, dtype = (tile.splits, *shape), torch.float32
     out = torch.empty(shape, dtype=dtype, device=x.device)
     per_split = triton.cdiv(triton.cdiv(K, tile.splits), tile.inputs) * tile.inputs
-    _multiply[(triton.cdiv(N, tile.outputs), tile.splits)](
-        rows_MK,
-        weight_NK,
-        weight_NK if bias_N is None else bias_N,
-        out,
-        M,
-        N,
-        K,
-        per_split,
-        rows_MK.stride(0),
-        GATED=gated,
-        HAS_BIAS=bias_N is not None,
-        EVEN=K % (tile.inputs * tile.splits) == 0 and N % tile.outputs == 0,
-        BLOCK_M=block_m,
-        BLOCK_N=tile.outputs,
-        BLOCK_K=tile.inputs,
-        STAGES=tile.stages,
-        num_warps=tile.warps,
-        **overlapped(x.device),
-    )
+    grid = (triton.cdiv(N, tile.outputs), tile.splits)
+    bias = weight_NK if bias_N is None else bias_N
+    shared = {"GATED": gated, "HAS_BIAS": bias_N is not None, "BLOCK_M": block_m, "BLOCK_N": tile.outputs}
+    shared |= {"BLOCK_K": tile.inputs, "STAGES": tile.stages, "num_warps": tile.warps} | overlapped(x.device)
+    if M > FEW_ROWS:
+        tile_of_x = TensorDescriptor.from_tensor(rows_MK, [block_m, tile.inputs])
+        tile_of_weight = TensorDescriptor.from_tensor(weight_NK, [tile.outputs, tile.inputs])
+        _multiply_wide[grid](tile_of_x, tile_of_weight, bias, out, M, N, K, per_split, **shared)
+        return out
+    even = K % (tile.inputs * tile.splits) == 0 and N % tile.outputs == 0
+    stride = rows_MK.stride(0)
+    _multiply[grid](rows_MK, weight_NK, bias, out, M, N, K, per_split, stride, EVEN=even, **shared)
     return out

@@ -88,7 +88,7 @@ def _group(
     tl.store(pair_ptr + group_P * M + rank_P, p, mask=real_P)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _multiply_chosen(
     x_ptr,
     weight_ptr,

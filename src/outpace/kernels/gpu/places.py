@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "num_pages", "ahead"])
 def _places(
     start_ptr,
     kept_ptr,

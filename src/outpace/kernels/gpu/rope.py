@@ -78,7 +78,7 @@ def _turn_and_store(
             tl.store(values_ptr + (slot * N + head - H - N) * D + d, x, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ahead"])
 def _angles(position_ptr, freq_ptr, cos_ptr, sin_ptr, scale, ahead, D: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK)

@@ -54,7 +54,7 @@ def uniform(seed, position, ids):
     return noise(key, salt, ids)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_positions", "ahead"])
 def _best_of_split(
     logits_ptr,
     temperature_ptr,

@@ -31,7 +31,7 @@ def span(start, first, num_tokens, num_places, WINDOW: tl.constexpr, SPLITS: tl.
     return begin, end, share, begin // share
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def join(
     part_ptr,
     peak_ptr,

@@ -82,7 +82,7 @@ def _need(top_k, top_p, sums_ptr, place, C: tl.constexpr, COUNTS: tl.constexpr):
     return need
 
 
-@triton.jit(do_not_specialize=["digit"])
+@triton.jit(do_not_specialize=["num_positions", "num_places", "digit"])
 def _sum_of_part(
     logits_ptr,
     temperature_ptr,
@@ -135,7 +135,7 @@ def _sum_of_part(
     tl.store(low_ptr + digit * num_places + place, low, mask=part == 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_positions", "num_places"])
 def _end(
     temperature_ptr,
     top_k_ptr,
