@@ -119,6 +119,7 @@ class Frames:
                 replay, num_bytes = self._capture(run)
             except RuntimeError as error:
                 why_eager = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                _free_generator(device)
                 logger.warning("cycles of %s run without a graph, and slower: %s", shape, why_eager)
         return Frame(
             shape=shape,
@@ -176,3 +177,11 @@ class Frames:
             "graph_bytes": sum(frame.capture_bytes for frame in frames),
             "replays": self.num_replays,
         }
+
+
+def _free_generator(device: torch.device) -> None:
+    """After a capture that failed, torch's generator still waits for its end and refuses every draw: gives it a state
+    of its own again."""
+    fresh = torch.Generator(device)
+    fresh.seed()
+    torch.cuda.default_generators[device.index or 0].graphsafe_set_state(fresh.graphsafe_get_state())

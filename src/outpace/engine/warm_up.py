@@ -4,8 +4,7 @@ Shapes are taken in the order in which a server meets them: few rows first, and 
 and truncated, at every k that control may choose. What the budget of time leaves out is captured when it is first
 needed.
 
-    `compile_common`, before costs are measured: a prefill, and cycles over inert rows, by several threads, since most
-    of a compilation is done outside of Python.
+    `compile_common`, before costs are measured: a prefill, and cycles over inert rows, many at a time.
     `capture_common`, after: graphs, one after another.
 """
 
@@ -13,12 +12,9 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-import torch
 
 from outpace.config import ResolvedConfig
 from outpace.engine.calibrate import choices
@@ -30,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 SHORT_CHUNK = 16
 """Prompt tokens of the shorter of two prefills."""
-NUM_THREADS = 8
 COMPILES_FOR = 0.6
 """Share of the time that may go to compiling."""
 
@@ -55,13 +50,19 @@ def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
     frames = runner.frames
     if frames is None or config.capture_s == 0:
         return Compiled(seconds=0.0, num_shapes=0)
-    for num_tokens in sorted({min(SHORT_CHUNK, _longest(config)), _longest(config)}):
-        _prefill(runner, num_tokens, fills_drafter=config.k > 0)
     until = began + COMPILES_FOR * config.capture_s
-    rehearse = partial(_rehearse, frames, runner.state.device, until)
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        done = list(pool.map(rehearse, common_shapes(runner, config)))
-    return Compiled(seconds=time.perf_counter() - began, num_shapes=sum(done))
+    tasks = [
+        partial(_prefill, runner, config),
+        *(partial(_rehearse, frames, s, until) for s in common_shapes(runner, config)),
+    ]
+    device = runner.state.device
+    if device.type == "cuda":
+        from outpace.kernels.gpu.compiling import run_together
+
+        done = run_together(tasks, device)
+    else:
+        done = [task() for task in tasks]
+    return Compiled(seconds=time.perf_counter() - began, num_shapes=sum(done[1:]))
 
 
 def capture_common(runner: Runner, config: ResolvedConfig, compiled: Compiled) -> dict[str, Any]:
@@ -82,13 +83,11 @@ def capture_common(runner: Runner, config: ResolvedConfig, compiled: Compiled) -
     }
 
 
-def _rehearse(frames: Frames, device: torch.device, until: float, shape: Shape) -> bool:
+def _rehearse(frames: Frames, shape: Shape, until: float) -> bool:
     """Whether the shape was run; what goes wrong is said when its graph is captured, and counted there."""
     if time.perf_counter() >= until:
         return False
     try:
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
         frames.rehearse(shape)
     except RuntimeError as error:
         logger.debug("%s could not be compiled ahead: %s", shape, error)
@@ -96,20 +95,19 @@ def _rehearse(frames: Frames, device: torch.device, until: float, shape: Shape) 
     return True
 
 
-def _longest(config: ResolvedConfig) -> int:
-    return min(config.prefill_chunk, config.max_context - 1)
-
-
-def _prefill(runner: Runner, num_tokens: int, *, fills_drafter: bool) -> None:
-    """Into the trash page, where the tables of unused rows lead."""
-    plan = PrefillPlan(
-        rows=(0,),
-        chunks=((0,) * num_tokens,),
-        ends=(False,),
-        fills_drafter=fills_drafter,
-        needs=Needs(),
-        bound=num_tokens,
-    )
-    runner.enqueue(plan).read()
-    runner.state.length_R[0] = 0
-    runner.state.num_pending_R[0] = 0
+def _prefill(runner: Runner, config: ResolvedConfig) -> bool:
+    """A short prompt and the longest chunk, into the trash page, where the tables of unused rows lead."""
+    longest = min(config.prefill_chunk, config.max_context - 1)
+    for num_tokens in sorted({min(SHORT_CHUNK, longest), longest}):
+        plan = PrefillPlan(
+            rows=(0,),
+            chunks=((0,) * num_tokens,),
+            ends=(False,),
+            fills_drafter=config.k > 0,
+            needs=Needs(),
+            bound=num_tokens,
+        )
+        runner.enqueue(plan).read()
+        runner.state.length_R[0] = 0
+        runner.state.num_pending_R[0] = 0
+    return True
