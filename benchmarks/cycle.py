@@ -44,6 +44,8 @@ class Seen:
     device_s: float
     """A cycle of the runner alone."""
     phases: dict[str, float]
+    context: float
+    """Tokens of a row, on average over the served cycles: each adds some."""
 
     def parts(self) -> dict[str, float]:
         """They add up to `served_s`."""
@@ -111,11 +113,13 @@ def _seen(decoder: Decoder, cell: Cell, count: int) -> Seen:
     device = calibrate.time_cycles(runner, cell.num_rows, cell.k, cell.context, count)
     phases = calibrate.time_phases(runner, cell.num_rows, cell.k, cell.context, count)
     decoder.admit(cell.num_rows, cell.context, _max_tokens(count, cell.k))
+    before = decoder.mean_context
     served = decoder.run(count * (cell.k + 1) // 2 + 1)
     return Seen(
         served_s=served.step_s,
         device_s=median(device),
         phases={name: median(phase.get(name, 0.0) for phase in phases) for name in PHASES},
+        context=(before + decoder.mean_context) / 2,
     )
 
 
@@ -130,7 +134,8 @@ def _idle(decoder: Decoder, cell: Cell, count: int) -> dict[str, float] | None:
 def _report(cell: Cell, seen: Sequence[Seen], plain: Sequence[Seen], limits: Limits) -> dict[str, Any]:
     """One cell: times and limits in milliseconds."""
     served, steps = [s.served_s for s in seen], [s.served_s for s in plain]
-    limit = limits.cycle(cell.num_rows, cell.k, cell.context)
+    read = round(median(s.context for s in seen))
+    limit = limits.cycle(cell.num_rows, cell.k, read)
     parts = {name: [s.parts()[name] for s in seen] for name in seen[0].parts()}
     return {
         "batch": cell.num_rows,
@@ -140,6 +145,7 @@ def _report(cell: Cell, seen: Sequence[Seen], plain: Sequence[Seen], limits: Lim
         "device_ms": spread_ms([s.device_s for s in seen]),
         "parts_ms": {name: spread_ms(values) for name, values in parts.items()},
         "limit_ms": round(1e3 * limit, 4),
+        "context_read": read,
         "fraction_of_limit": round(limit / median(served), 4),
         "cycle_over_plain": ratio_as_dict(paired_ratio(served, steps)),
         "verify_over_plain": ratio_as_dict(

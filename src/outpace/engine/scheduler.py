@@ -65,6 +65,11 @@ class Scheduler:
     def busy(self) -> bool:
         return bool(self._waiting or self._admitted)
 
+    @property
+    def admitted(self) -> tuple[Sequence, ...]:
+        """Sequences that hold a row and pages."""
+        return tuple(self._admitted.values())
+
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence behind the others."""
         self._waiting.append(sequence)

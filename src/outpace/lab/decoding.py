@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from statistics import mean
 from typing import Any
 
 import torch
@@ -170,6 +171,11 @@ class Decoder:
         while self.engine.poll(self._ids[0]) is None:
             self.engine.step()
         return time.perf_counter() - began
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens of a row that are cached."""
+        return mean(sequence.num_cached for sequence in self.engine.scheduler.admitted)
 
     @property
     def num_pages_held(self) -> int:

@@ -52,7 +52,7 @@ for model in (FLOAT, "*bf16"):
         kinds = pointers(kernel, INT, logits_ptr=model, temperature_ptr=FLOAT, score_ptr=FLOAT, min_p_ptr=FLOAT)
         kinds |= {"peak_ptr": FLOAT, "cut_ptr": INT}
         given = {"HAS_IDS": sampled, "SAMPLED": sampled, "CUT": sampled, "PEAKS": 32}
-        compile(kernel, kinds, SPLITS=24, BLOCK=2048, PDL=True, **given)
+        compile(kernel, kinds, SPLITS=32, BLOCK=2048, PDL=True, **given)
     kernel = truncate._peak_of_part
     compile(kernel, pointers(kernel, FLOAT, logits_ptr=model), C=32, BLOCK=1024, PDL=True)
     for counts in (True, False):
@@ -130,7 +130,7 @@ for has_kept in (True, False):
     compile(places._places, pointers(places._places, INT), HAS_KEPT=has_kept, PAGE=16, BLOCK=4)
 for has_ids in (True, False):
     kernel = sample._best_of_all
-    compile(kernel, pointers(kernel, INT, score_ptr=FLOAT), HAS_IDS=has_ids, SPLITS=24, BLOCK=32, PDL=True)
+    compile(kernel, pointers(kernel, INT, score_ptr=FLOAT), HAS_IDS=has_ids, SPLITS=32, PDL=True)
 """
 
 

@@ -36,7 +36,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others() -> None:
     x = torch.randn(MAX_ROWS, 512, dtype=HALF, device=DEVICE)
     weight = torch.randn(256, 512, dtype=HALF, device=DEVICE)
     whole = multiply(x, weight, None)
-    for first, last in ((0, 1), (3, 4), (2, 18), (0, 32), (0, FEW_ROWS), (1, FEW_ROWS + 2)):
+    for first, last in ((0, 1), (3, 4), (2, 18), (0, 32), (0, FEW_ROWS)):
         assert torch.equal(multiply(x[first:last], weight, None), whole[first:last])
 
 
@@ -54,6 +54,7 @@ def test_what_it_leaves_to_others() -> None:
     assert not fits(x[:4].float(), weight.float())
     assert fits(x[:4], weight)
     assert fits(x[:MAX_ROWS], weight)
+    assert not fits(x[: MAX_ROWS - 1], weight)
     narrow = torch.zeros(MAX_ROWS, 36, dtype=HALF, device=DEVICE)
     assert not fits(narrow, weight[:, :36].contiguous()), "the hardware copies rows of whole 16 bytes"
     assert fits(narrow[:FEW_ROWS], weight[:, :36].contiguous())

@@ -252,14 +252,11 @@ def decode_attention(
     q_weight, k_weight, eps = norms if norms is not None else (cos, cos, 0.0)
     first = start_B if first_B is None else first_B
     block_d = max(16, triton.next_power_of_2(D))
-    shared = {
-        "WINDOW": window or 0,
-        "HAS_FIRST": first_B is not None,
-        "D": D,
-        "SPLITS": splits,
-        "BLOCK_T": walk.positions,
-    }
-    shared |= {"BLOCK_D": block_d} | overlapped(qkv.device)
+    block_m = max(16, triton.next_power_of_2(G * S))
+    # As many as fit into the tile of queries, so that one compilation serves several numbers of tokens.
+    block_s = 1 if S == 1 else max(triton.next_power_of_2(S), block_m // triton.next_power_of_2(G))
+    shared = {"WINDOW": window or 0, "HAS_FIRST": first_B is not None, "D": D, "BLOCK_D": block_d}
+    shared |= {"SPLITS": splits, "BLOCK_T": walk.positions} | overlapped(qkv.device)
     _decode[(splits, N, B)](
         qkv,
         cos,
@@ -285,8 +282,8 @@ def decode_attention(
         G=G,
         N=N,
         PAGE=page_size,
-        BLOCK_M=max(16, triton.next_power_of_2(G * S)),
-        BLOCK_S=triton.next_power_of_2(S),
+        BLOCK_M=block_m,
+        BLOCK_S=block_s,
         PRECISION="ieee" if keys_NHD.dtype == torch.float32 else None,
         num_warps=walk.warps,
         num_stages=walk.stages,

@@ -8,8 +8,8 @@ on whatever multiprocessors are free, and a product behind it would then sit on 
 Few outputs would leave most of the GPU idle, so a product may be split over its inputs: the splits come as summands in
 float32, for the kernel behind to add up as it reads them.
 
-From 65 rows on the tensor cores' work counts too, and threads that copy tiles are missing there: a second kernel leaves
-the copies to the hardware (TMA).
+At 128 rows the tensor cores' work counts too, and threads that copy tiles are missing there: a second kernel leaves the
+copies to the hardware (TMA).
 
 Shapes: M rows, N outputs, K inputs, C splits.
 """
@@ -31,9 +31,8 @@ from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 
 FEW_ROWS = 64
-"""Beyond, tiles are copied by the hardware."""
 MAX_ROWS = 128
-"""Beyond, cuBLAS is as fast or faster."""
+"""These, a whole tile, are copied by the hardware. Between the two and beyond, cuBLAS is as fast or faster."""
 _PROGRAMS = 132
 """One on each multiprocessor."""
 _MAX_SPLITS = 4
@@ -183,15 +182,22 @@ def tile_of(num_outputs: int, rows: int, gated: bool, splits: bool) -> Tile:
     num_splits = 1
     while splits and num_splits < _MAX_SPLITS and 2 * num_splits * triton.cdiv(num_outputs, 64) <= _PROGRAMS:
         num_splits *= 2
-    return Tile(64, 128, 6 if few else 4, 4, num_splits)
+    if few:
+        return Tile(64, 128, 6, 4, num_splits)
+    return Tile(64, 128, 4, 4, num_splits) if num_splits > 1 else Tile(64, 64, 8, 4)
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
-    """Whether this module takes the product: few rows, in 16 bits, evenly spaced, and aligned if they are many."""
+    """Whether this module takes the product: in 16 bits, few rows, evenly spaced; or as many as fill a tile, aligned.
+
+    Between, the hardware fills tiles up with zeros so slowly that cuBLAS is faster.
+    """
     num_rows = x.numel() // x.shape[-1]
     if num_rows > MAX_ROWS or weight.dtype.itemsize != 2 or x.stride(-1) != 1 or x.dtype != weight.dtype:
         return False
-    return num_rows <= FEW_ROWS or not any(n % 8 for n in (x.shape[-1], x.stride(-2), x.data_ptr() // 2))
+    if num_rows <= FEW_ROWS:
+        return True
+    return num_rows == MAX_ROWS and not any(n % 8 for n in (x.shape[-1], x.stride(-2), x.data_ptr() // 2))
 
 
 def multiply(

@@ -47,7 +47,7 @@ def places(
     B, num_pages = page_table_BP.shape
     position_BS = torch.empty((B, num_tokens), dtype=torch.int64, device=start_B.device)
     slot_BS = torch.empty_like(position_BS)
-    block = min(256, triton.next_power_of_2(num_tokens))
+    block = 1 if num_tokens == 1 else 16 if num_tokens <= 16 else 256  # each is a compilation
     _places[(B, triton.cdiv(num_tokens, block))](
         start_B,
         start_B if kept_B is None else kept_B,

@@ -20,8 +20,9 @@ from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 from outpace.kernels.gpu.truncate import ordered
 
 _BLOCK = 2048
-_PROGRAMS = 264
-"""Two on each of 132 multiprocessors."""
+_PROGRAMS = 528
+"""Four on each of 132 multiprocessors."""
+_MIN_SPLITS, _MAX_SPLITS = 8, 64
 
 
 @triton.jit
@@ -128,17 +129,23 @@ def _best_of_all(
     out_ptr,
     HAS_IDS: tl.constexpr,
     SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
     launch_next(PDL)
     wait(PDL)
     place = tl.program_id(0).to(tl.int64)
-    c = tl.arange(0, BLOCK)
-    score = tl.load(score_ptr + place * SPLITS + c, mask=c < SPLITS, other=float("-inf"))
+    score = tl.load(score_ptr + place * SPLITS + tl.arange(0, SPLITS))
     _, at = tl.max(score, 0, return_indices=True, return_indices_tie_break_left=True)
     best = tl.load(index_ptr + place * SPLITS + at)
     tl.store(out_ptr + place, tl.load(ids_ptr + best) if HAS_IDS else best)
+
+
+def _splits(num_places: int, num_ids: int) -> int:
+    """Into how many splits each row of logits is cut: a power of two, since each number is a compilation."""
+    splits = _MIN_SPLITS
+    while splits < _MAX_SPLITS and 2 * splits * num_places <= _PROGRAMS:
+        splits *= 2
+    return min(splits, triton.next_power_of_2(triton.cdiv(num_ids, _BLOCK)))
 
 
 def choose(
@@ -167,7 +174,7 @@ def choose(
         cut: what sampling leaves out: `truncate.cut`'s two results and min_p_B; None leaves out nothing.
     """
     B, S, V = logits_BSV.shape
-    splits = max(1, min(_PROGRAMS // (B * S), triton.cdiv(V, _BLOCK)))
+    splits = _splits(B * S, V)
     score = torch.empty((B * S, splits), dtype=torch.float32, device=logits_BSV.device)
     index = torch.empty((B * S, splits), dtype=torch.int64, device=logits_BSV.device)
     out_BS = torch.empty((B, S), dtype=torch.int64, device=logits_BSV.device)
@@ -192,7 +199,7 @@ def choose(
         HAS_IDS=ids_V is not None,
         SAMPLED=sampled,
         CUT=cut is not None,
-        PEAKS=peak_BSC.shape[-1],
+        PEAKS=1 if cut is None else peak_BSC.shape[-1],
         BLOCK=_BLOCK,
         num_warps=8,
         **options,
@@ -204,7 +211,6 @@ def choose(
         out_BS,
         HAS_IDS=ids_V is not None,
         SPLITS=splits,
-        BLOCK=triton.next_power_of_2(splits),
         num_warps=1,
         **options,
     )
