@@ -22,7 +22,7 @@ class Machine:
     """From the first run to the last, steadily."""
     wander: float = 0.002
     """A step of a random walk, a run."""
-    outliers: float = 0.03
+    outliers: float = 0.02
     """Chance that a run is disturbed: it takes up to half as long again."""
     bias: float = 0.0
     """Of whatever is asked as A', which a sound measurement has not."""

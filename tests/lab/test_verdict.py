@@ -88,7 +88,7 @@ def test_the_order_of_blocks() -> None:
 
 
 def test_a_biased_measurement_concludes_nothing() -> None:
-    found = verdicts(num_trials=50, bias=0.03, true_ratio=0.9)
+    found = verdicts(num_trials=50, bias=0.05, true_ratio=0.9)
     assert shares(found) == {"inconclusive": 1.0}
     assert all("control failed" in verdict.reasons[0] and verdict.more_blocks is None for verdict in found)
 

@@ -140,10 +140,8 @@ def _more(found: Location, margin: float) -> int | None:
 
 
 def _unsettled(found: Location, margin: float, more: int | None) -> str:
-    holds = (
-        f"the ratio lies in {math.exp(found.low):.3f} … {math.exp(found.high):.3f}: 1 is among them, and so is more "
-    )
-    holds += f"than {margin:.1%} off"
+    low, high = math.exp(found.low), math.exp(found.high)
+    holds = f"the ratio lies in {low:.3f} … {high:.3f}, which holds 1 and also more than {margin:.1%} off it"
     if more is None:
         return f"{holds}; it would take over {MOST_BLOCKS:,} blocks to settle: find out what makes the machine so noisy"
     return f"{holds}; about {more} more blocks would settle it"
