@@ -41,7 +41,8 @@ def test_two_copies_are_equivalent_and_a_slowed_one_is_slower() -> None:
 def test_without_a_difference_faster_and_slower_are_rare() -> None:
     """Where the noise is too large for equivalence, so that nothing hides behind it."""
     found = shares(verdicts(noise=0.05))
-    assert found.get("faster", 0.0) + found.get("slower", 0.0) <= 0.05
+    allowed = 0.05 + 2.0 * (0.05 * 0.95 / NUM_TRIALS) ** 0.5  # at most 5% by `test_the_interval_is…`; here, as counted
+    assert found.get("faster", 0.0) + found.get("slower", 0.0) <= allowed
     assert found["inconclusive"] > 0.9
 
 
@@ -88,7 +89,7 @@ def test_the_order_of_blocks() -> None:
 
 
 def test_a_biased_measurement_concludes_nothing() -> None:
-    found = verdicts(num_trials=50, bias=0.05, true_ratio=0.9)
+    found = verdicts(num_trials=50, bias=0.05, true_ratio=0.9, outliers=0.0)
     assert shares(found) == {"inconclusive": 1.0}
     assert all("control failed" in verdict.reasons[0] and verdict.more_blocks is None for verdict in found)
 
