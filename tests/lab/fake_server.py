@@ -47,6 +47,8 @@ class FakeServer(httpx2.AsyncBaseTransport):
     asked: list[dict[str, Any]] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
+    times: list[tuple[float, float]] = field(default_factory=list)
+    """When each answer's first and last tokens were sent, by this server's clock."""
     written: int = 0
     cycles: int = 0
 
@@ -90,12 +92,13 @@ class FakeServer(httpx2.AsyncBaseTransport):
         tokens = min(self.tokens, body["max_tokens"])
         yield self._event({"delta": {"role": "assistant", "content": ""}})
         await asyncio.sleep(self.ttft_s * self.slower)
-        sent, cycles = 0, 0
+        sent, cycles, began = 0, 0, 0.0
         for count, ran in self._chunks(tokens):
             await asyncio.sleep(sum(self._seconds(sent) for _ in range(ran)))
             sent, cycles = sent + count, cycles + ran
             end = {"finish_reason": "length"} if sent == tokens and self.engine == "vllm" else {}
             usage = self._usage(sent, cycles) if running_usage else None
+            began = began or asyncio.get_running_loop().time()
             yield self._event({"delta": {"content": "word " * count}} | end, usage)
         if self.engine != "vllm":
             yield self._event(

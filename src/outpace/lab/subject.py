@@ -43,6 +43,8 @@ def subject_of(named: str) -> Subject:
         if len(words) > 1:
             raise ConfigError(f"{named!r} gives options to a server that runs already; they belong to its own start")
         return Subject(label=named, url=words[0])
+    if words and "://" in words[0]:
+        raise ConfigError(f"{words[0]!r} is no http URL; give one such as http://localhost:8000, or a model")
     commit = words.pop(0)[1:] if words and words[0].startswith("@") else None
     if not words or not words[0] or words[0].startswith("-") or commit == "":
         raise ConfigError(f"{named!r} names no model; write a URL, a model, or '@COMMIT MODEL --options'")
