@@ -72,7 +72,7 @@ def test_a_page_and_a_table(workload: str, tmp_path: Path, capsys: pytest.Captur
     ):
         assert part in page, part
     assert max(map(len, page.splitlines())) <= 110
-    rows = list(csv.DictReader(table.open()))
+    rows = list(csv.DictReader(table.read_text().splitlines()))
     assert len(rows) == 6 and sum(bool(row["error"]) for row in rows) == 1
 
 
@@ -154,9 +154,9 @@ def test_a_slower_server_over_sockets(workload: str, tmp_path: Path, capsys: pyt
         words = ["compare", a, b, "--workload", workload, "--num-blocks", "8", "--csv", str(table)]
         assert main([*words, "--fail-if-slower"]) == 1
     page = capsys.readouterr().out
-    assert page.startswith("B is slower than A by 3")
+    assert page.startswith("B is slower than A by ")
     assert "A again ÷ A (control)" in page and "8 blocks of six runs count" in page
-    assert len(list(csv.DictReader(table.open()))) == 48
+    assert len(list(csv.DictReader(table.read_text().splitlines()))) == 48
 
 
 def test_ways_to_name_what_is_measured() -> None:

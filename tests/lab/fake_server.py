@@ -100,10 +100,10 @@ class FakeServer(httpx2.AsyncBaseTransport):
             usage = self._usage(sent, cycles) if running_usage else None
             began = began or asyncio.get_running_loop().time()
             yield self._event({"delta": {"content": "word " * count}} | end, usage)
+        self.times.append((began, asyncio.get_running_loop().time()))
         if self.engine != "vllm":
-            yield self._event(
-                {"delta": {}, "finish_reason": "length"}, self._usage(sent, cycles) if running_usage else None
-            )
+            usage = self._usage(sent, cycles) if running_usage else None
+            yield self._event({"delta": {}, "finish_reason": "length"}, usage)
         if self.sends_usage and options.get("include_usage"):
             yield self._bare({"choices": [], "usage": self._usage(sent, cycles)})
         yield b"data: [DONE]\n\n"
