@@ -54,12 +54,14 @@ class Endpoint:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{url!r} is no server's URL; give one such as http://localhost:8000")
-        self.url = url.rstrip("/").removesuffix("/v1")
+        whole = url.rstrip("/").removesuffix("/v1")
+        self.url = whole.replace(f"{parts.netloc.rpartition('@')[0]}@", "", 1)
+        """Without a password that it may hold."""
         self.is_local = parts.hostname in LOCAL
         self.usage = USAGES[0]
         """How token counts are asked for; `settle` finds what the server takes."""
         self._http = httpx2.AsyncClient(
-            base_url=self.url,
+            base_url=whole,
             headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
             timeout=None,  # a request has one time limit as a whole
@@ -165,7 +167,13 @@ def said(response: httpx2.Response) -> str:
 def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A server's settings as they may be kept: SGLang's, for one, tell the API key to whoever asks."""
     return {
-        name: without_secrets(value) if isinstance(value, Mapping) else value
+        name: _without(value)
         for name, value in settings.items()
         if not SECRET.search(name) or value is None or isinstance(value, bool | int | float)
     }
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_secrets(value)
+    return [_without(each) for each in value] if isinstance(value, list) else value
