@@ -21,6 +21,8 @@ COMMANDS = {
     "generate": "answer one prompt and exit",
     "serve": "serve a model over HTTP, as OpenAI's API does",
     "inspect": "what a model or a drafter is, and how it would be wired, without loading weights",
+    "bench": "the speed of any OpenAI-compatible server, as its clients see it",
+    "compare": "two servers, settings or commits, interleaved: faster, slower, equivalent, or not known yet",
     "breakeven": "whether speculation pays, by arithmetic on figures that you give",
     "doctor": "what a server's log says about its speculation: does it pay, what costs it, what to change",
     "train": "train an EAGLE-3 drafter on answers that the target itself writes",
@@ -34,6 +36,7 @@ examples:
   outpace serve smollm2                           an OpenAI-compatible server on port 8000
   outpace inspect path/to/drafter --target smollm2
   outpace doctor server.log --client bench.json   why a server's speculation pays, or does not
+  outpace bench http://localhost:30000            tok/s, latencies and acceptance of any server
   outpace COMMAND --help                          every option of a command
 
 Answers and JSON go to stdout, progress and figures to stderr. Exit code 2 means that something was refused; the line

@@ -1,0 +1,179 @@
+"""One server behind a URL: what it is, its metrics, and one streamed request.
+
+Nothing of a server is assumed beyond OpenAI's API. What else it offers (usage in every chunk, `ignore_eos`, metrics,
+settings) is asked for, and what it refuses is left out and kept in the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from outpace.errors import ConfigError
+from outpace.lab.bench.answer import Answer
+from outpace.lab.bench.asks import Ask
+from outpace.lab.bench.settings import Asking
+from outpace.lab.bench.stream import Stream
+
+LOCAL = ("127.0.0.1", "::1", "localhost")
+PROBE_S = 10.0
+MOST_SAID = 300
+"""Characters of a server's own words in an error."""
+
+USAGES: tuple[dict[str, Any], ...] = (
+    {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    {"stream_options": {"include_usage": True}},
+    {},
+)
+"""Ways to ask for token counts, the most telling first."""
+
+SECRET = re.compile(r"key|secret|password|credential|(^|_)token$", re.IGNORECASE)
+
+
+class Endpoint:
+    """A server.
+
+    Args:
+        url: with or without /v1 at its end.
+        api_key: sent as a bearer token; never kept in a record.
+        transport: stands in for the network in tests.
+
+    Raises:
+        ConfigError: it is no http URL.
+    """
+
+    def __init__(
+        self, url: str, *, api_key: str | None = None, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{url!r} is no server's URL; give one such as http://localhost:8000")
+        whole = url.rstrip("/").removesuffix("/v1")
+        self.url = whole.replace(f"{parts.netloc.rpartition('@')[0]}@", "", 1)
+        """Without a password that it may hold."""
+        self.is_local = parts.hostname in LOCAL
+        self.usage = USAGES[0]
+        """How token counts are asked for; `settle` finds what the server takes."""
+        self._http = httpx2.AsyncClient(
+            base_url=whole,
+            headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+            timeout=None,  # a request has one time limit as a whole
+            transport=transport,
+            trust_env=not self.is_local,
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str) -> httpx2.Response | None:
+        """What the server has there; None if it has nothing.
+
+        Raises:
+            ConfigError: it cannot be reached.
+        """
+        try:
+            response = await self._http.get(path, timeout=PROBE_S)
+        except httpx2.TimeoutException:
+            raise ConfigError(f"{self.url} does not answer within {PROBE_S:g} s; is the server ready?") from None
+        except httpx2.HTTPError as error:
+            raise ConfigError(
+                f"cannot reach {self.url}: {str(error) or type(error).__name__}; is the server running there?"
+            ) from None
+        return response if response.status_code == 200 else None
+
+    async def get_json(self, path: str) -> dict[str, Any]:
+        """As `get`; empty where there is no JSON object."""
+        response = await self.get(path)
+        try:
+            found = None if response is None else response.json()
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    async def metrics(self) -> str | None:
+        """Its Prometheus text; None where it shows none."""
+        response = await self.get("/metrics")
+        return None if response is None else response.text
+
+    async def ask(self, ask: Ask, asking: Asking, model: str, number: int) -> Answer:
+        """One request, streamed. Whatever goes wrong is told by the answer's `error`."""
+        clock = asyncio.get_running_loop().time
+        stream = Stream(ask, clock())
+        path = "/v1/chat/completions" if asking.api == "chat" else "/v1/completions"
+        try:
+            async with asyncio.timeout(asking.timeout_s):
+                async with self._http.stream("POST", path, json=self._body(ask, asking, model, number)) as response:
+                    if response.status_code != 200:
+                        await response.aread()
+                        return stream.failed(clock(), f"HTTP {response.status_code}", said(response))
+                    async for line in response.aiter_lines():
+                        if line.startswith("data:"):
+                            stream.event(clock(), line[5:].strip())
+        except TimeoutError:
+            return stream.failed(clock(), "timeout", f"no end after {asking.timeout_s:g} s")
+        except httpx2.HTTPError as error:
+            return stream.failed(clock(), "connection", str(error) or type(error).__name__)
+        return stream.answer(clock())
+
+    async def settle(self, ask: Ask, asking: Asking, model: str) -> Answer:
+        """A first request, by which it is found how the server tells token counts; that is kept in `usage`.
+
+        Raises:
+            ConfigError: it refuses the request however it is made.
+        """
+        refused = ""
+        for usage in USAGES:
+            self.usage = usage
+            answer = await self.ask(ask, asking, model, 0)
+            if answer.error is None or not answer.error.startswith(("HTTP 400", "HTTP 422")):
+                break
+            refused = refused or answer.error
+        if answer.error is not None:
+            raise ConfigError(f"{self.url} does not answer: {answer.error}")
+        return answer
+
+    def _body(self, ask: Ask, asking: Asking, model: str, number: int) -> dict[str, Any]:
+        content = {"messages": list(ask.messages)} if asking.api == "chat" else {"prompt": ask.prompt}
+        return {
+            "model": model,
+            **content,
+            "max_tokens": ask.max_tokens or asking.max_tokens,
+            "temperature": asking.temperature,
+            **({"seed": asking.seed + number} if asking.temperature else {}),
+            **({"ignore_eos": True} if asking.ignore_eos else {}),
+            "stream": True,
+            **self.usage,
+        }
+
+
+def said(response: httpx2.Response) -> str:
+    """The server's own words in an error response."""
+    try:
+        found = response.json()
+    except ValueError:
+        return response.text[:MOST_SAID]
+    error = found.get("error", found) if isinstance(found, dict) else found
+    message = error.get("message", error) if isinstance(error, dict) else error
+    return (message if isinstance(message, str) else json.dumps(message))[:MOST_SAID]
+
+
+def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A server's settings as they may be kept: SGLang's, for one, tell the API key to whoever asks."""
+    return {
+        name: _without(value)
+        for name, value in settings.items()
+        if not SECRET.search(name) or value is None or isinstance(value, bool | int | float)
+    }
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_secrets(value)
+    return [_without(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,148 @@
+"""What a server's metrics say of speculation, in this project's terms.
+
+Accept length is tokens a cycle, the bonus token included; acceptance rate is accepted ÷ drafted.
+
+- ours: `outpace_cycles`, `outpace_emitted`, `outpace_drafted`, `outpace_accepted`, counters.
+- vLLM: `vllm:spec_decode_num_drafts`, `…_draft_tokens`, `…_accepted_tokens` and `…_accepted_tokens_per_pos`, counters.
+  Its draft is a cycle, and the bonus token is not among the accepted.
+- SGLang: `sglang:spec_accept_length` and `sglang:spec_num_draft_tokens`, gauges of the last interval; the bonus token
+  is in both. Its `spec_accept_rate` is accept length ÷ draft tokens in some versions and accepted ÷ proposed in others,
+  so the rate is computed from the length instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from outpace.lab.bench.answer import Answer, Speculation
+
+Source = Literal["requests", "counters", "gauge"]
+
+GENERATED = ("outpace_tokens", "vllm:generation_tokens", "sglang:generation_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """From one source."""
+
+    source: Source
+    """The requests' own details, counters around the run, or a gauge sampled during it."""
+    accept_length: float
+    acceptance_rate: float | None = None
+    drafted: float | None = None
+    accepted: float | None = None
+    cycles: float | None = None
+    by_position: tuple[float, ...] = ()
+    """Accepted at each place of a draft ÷ cycles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """One reading: {(name, position or ""): sum over all other labels}; of gauges, the mean of those above 0."""
+
+    values: dict[tuple[str, str], float]
+
+    def get(self, name: str, position: str = "") -> float | None:
+        return self.values.get((name, position))
+
+
+def read_metrics(text: str) -> Metrics:
+    """Of a Prometheus text; counters have no `_total` here. What is no such text reads as empty."""
+    counters: dict[tuple[str, str], float] = {}
+    gauges: dict[tuple[str, str], list[float]] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                key = (sample.name.removesuffix("_total"), sample.labels.get("position", ""))
+                if family.type == "counter" and not sample.name.endswith("_created"):
+                    counters[key] = counters.get(key, 0.0) + sample.value
+                elif family.type in ("gauge", "unknown"):
+                    gauges.setdefault(key, []).append(sample.value)
+    except ValueError:
+        return Metrics({})
+    means = {key: fmean([v for v in values if v > 0] or [0.0]) for key, values in gauges.items()}
+    return Metrics(means | counters)
+
+
+def of_requests(answers: Iterable[Answer]) -> Acceptance | None:
+    """Summed over the requests that tell."""
+    told = [answer.speculation for answer in answers if answer.speculation is not None]
+    return _acceptance("requests", told) if told else None
+
+
+def of_counters(before: Metrics, after: Metrics) -> Acceptance | None:
+    """What was counted between two readings; None where nothing was, or the server was started anew between."""
+
+    def grown(name: str, position: str = "") -> float:
+        return (after.get(name, position) or 0.0) - (before.get(name, position) or 0.0)
+
+    if (cycles := grown("outpace_cycles")) > 0:
+        return _acceptance(
+            "counters",
+            [
+                Speculation(
+                    emitted=grown("outpace_emitted"),
+                    cycles=cycles,
+                    drafted=grown("outpace_drafted"),
+                    accepted=grown("outpace_accepted"),
+                )
+            ],
+        )
+    vllm = "vllm:spec_decode_num_"
+    if (drafts := grown(f"{vllm}drafts")) > 0:
+        accepted = grown(f"{vllm}accepted_tokens")
+        per_position = f"{vllm}accepted_tokens_per_pos"
+        places = sorted(int(place) for name, place in after.values if name == per_position and place.isdigit())
+        return _acceptance(
+            "counters",
+            [
+                Speculation(
+                    emitted=drafts + accepted,
+                    cycles=drafts,
+                    drafted=grown(f"{vllm}draft_tokens"),
+                    accepted=accepted,
+                    accepted_at=tuple(grown(per_position, str(place)) for place in places),
+                )
+            ],
+        )
+    return None
+
+
+def of_gauge(readings: Sequence[Metrics], num_draft_tokens: int | None) -> Acceptance | None:
+    """SGLang's gauge, the mean of its readings; `num_draft_tokens` is the server's setting where it tells one."""
+    lengths = [length for reading in readings if (length := reading.get("sglang:spec_accept_length"))]
+    if not lengths:
+        return None
+    told = [tokens for reading in readings if (tokens := reading.get("sglang:spec_num_draft_tokens"))]
+    verified = fmean(told) if told else num_draft_tokens
+    length = fmean(lengths)
+    rate = (length - 1.0) / (verified - 1.0) if verified and verified > 1 else None
+    return Acceptance(source="gauge", accept_length=length, acceptance_rate=rate)
+
+
+def generated(before: Metrics, after: Metrics) -> float | None:
+    """Tokens that the server wrote between two readings, for whomever; None where it does not count them."""
+    for name in GENERATED:
+        first, last = before.get(name), after.get(name)
+        if last is not None and last >= (first or 0.0):
+            return last - (first or 0.0)
+    return None
+
+
+def _acceptance(source: Source, told: Sequence[Speculation]) -> Acceptance:
+    cycles = sum(each.cycles for each in told)
+    drafted, accepted = (sum(getattr(each, name) or 0.0 for each in told) for name in ("drafted", "accepted"))
+    return Acceptance(
+        source=source,
+        accept_length=sum(each.emitted for each in told) / cycles,
+        acceptance_rate=accepted / drafted if drafted else None,
+        drafted=drafted,
+        accepted=accepted,
+        cycles=cycles,
+        by_position=tuple(each / cycles for each in told[0].accepted_at) if len(told) == 1 else (),
+    )

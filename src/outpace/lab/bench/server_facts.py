@@ -1,0 +1,83 @@
+"""What a server says of itself: which engine it is, its version, its settings. The server's half of a fingerprint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from httpx2 import Response
+
+from outpace.errors import ConfigError
+from outpace.lab.bench.endpoint import Endpoint, without_secrets
+
+Engine = Literal["outpace", "vllm", "sglang", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """Nothing here is guessed: what a server does not say is None or empty."""
+
+    url: str
+    model: str
+    engine: Engine = "unknown"
+    version: str | None = None
+    max_context: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    """As resolved, without secrets."""
+    has_metrics: bool = False
+
+    @property
+    def num_draft_tokens(self) -> int | None:
+        """SGLang's setting: tokens that one verify checks, the bonus token's place included."""
+        found = self.settings.get("speculative_num_draft_tokens")
+        return found if isinstance(found, int) else None
+
+
+async def ask_server(endpoint: Endpoint, model_name: str | None) -> ServerFacts:
+    """Finds out.
+
+    Raises:
+        ConfigError: it cannot be reached, or has no model of that name.
+    """
+    response = await endpoint.get("/v1/models")
+    listed = _listed(response)
+    names = [entry.get("id") for entry in listed]
+    model = model_name or next(iter(names), None)
+    if model is None:
+        raise ConfigError(f"{endpoint.url} lists no model at /v1/models; name one with --model-name")
+    if names and model not in names:
+        raise ConfigError(f"{endpoint.url} has no model {model!r}; it lists {', '.join(map(str, names))}")
+    metrics = await endpoint.metrics() or ""
+    entry: dict[str, Any] = next((each for each in listed if each.get("id") == model), {})
+    engine, settings, version = await _engine(endpoint, metrics, str(entry.get("owned_by")))
+    return ServerFacts(
+        url=endpoint.url,
+        model=model,
+        engine=engine,
+        version=version,
+        max_context=entry.get("max_model_len"),
+        settings=without_secrets(settings),
+        has_metrics=bool(metrics),
+    )
+
+
+def _listed(response: Response | None) -> list[dict[str, Any]]:
+    """Models; none where the answer is something else."""
+    try:
+        found = None if response is None else response.json()
+    except ValueError:
+        return []
+    data = found.get("data") if isinstance(found, dict) else None
+    return [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+
+
+async def _engine(endpoint: Endpoint, metrics: str, owner: str) -> tuple[Engine, dict[str, Any], str | None]:
+    if "outpace_" in metrics or owner == "outpace":
+        settings = (await endpoint.get_json("/v1/outpace/state")).get("settings") or {}
+        return "outpace", settings, settings.get("outpace")
+    if "sglang:" in metrics or owner == "sglang":
+        settings = await endpoint.get_json("/server_info") or await endpoint.get_json("/get_server_info")
+        return "sglang", settings, settings.get("version")
+    if "vllm:" in metrics or owner == "vllm":
+        return "vllm", {}, (await endpoint.get_json("/version")).get("version")
+    return "unknown", {}, None

@@ -1,0 +1,122 @@
+"""Whether the machine was the same all along: clocks, throttling, and a yardstick of fixed work.
+
+Only this machine is seen: for a server elsewhere it tells about the client alone. A block in which something was
+throttled by heat or by the power supply does not count; a lower clock alone excludes nothing, since a contender that
+draws more power may bring it about itself, and that is a part of its speed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+THROTTLES = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Bits of NVML's clocks_throttle_reasons that no workload should meet; a power cap (0x04) is ordinary."""
+GPU_FIELDS = ("clocks.sm", "clocks_throttle_reasons.active", "temperature.gpu", "power.draw")
+CPU_COUNTS = "cpu*/thermal_throttle/core_throttle_count"
+WORK = 20_000
+"""Additions of the yardstick: a millisecond or so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """At a moment; None is what nvidia-smi does not say."""
+
+    clock_mhz: float | None
+    throttles: int
+    temperature_c: float | None
+    power_w: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Of this machine at a moment."""
+
+    yardstick_s: float = 0.0
+    """A fixed piece of work of one core; the fastest of three."""
+    cpu_throttled: int = 0
+    """How often cores were throttled since the machine was started; 0 where nothing counts it."""
+    gpus: tuple[Gpu, ...] = ()
+
+
+def read_state() -> State:
+    """Now."""
+    return State(
+        yardstick_s=min(_yardstick() for _ in range(3)),
+        cpu_throttled=_cpu_throttled(Path("/sys/devices/system/cpu")),
+        gpus=_gpus(),
+    )
+
+
+def throttled(states: Sequence[State]) -> str | None:
+    """What was throttled meanwhile; None if nothing."""
+    for state in states:
+        for number, gpu in enumerate(state.gpus):
+            for bit, name in THROTTLES.items():
+                if gpu.throttles & bit:
+                    return f"GPU {number} was throttled: {name}"
+    counts = [state.cpu_throttled for state in states]
+    return "the processor was throttled by heat" if counts and counts[-1] > counts[0] else None
+
+
+def read_gpus(listed: str) -> tuple[Gpu, ...]:
+    """From nvidia-smi's lines."""
+    found = []
+    for line in listed.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == len(GPU_FIELDS):
+            bits = cells[1]
+            found.append(
+                Gpu(
+                    clock_mhz=_number(cells[0]),
+                    throttles=int(bits, 16) if bits.startswith("0x") else 0,
+                    temperature_c=_number(cells[2]),
+                    power_w=_number(cells[3]),
+                )
+            )
+    return tuple(found)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError):
+        return None
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    path = shutil.which("nvidia-smi")
+    if path is None:
+        return ()
+    words = [path, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return read_gpus(done.stdout) if done.returncode == 0 else ()
+
+
+def _cpu_throttled(root: Path) -> int:
+    total = 0
+    for path in root.glob(CPU_COUNTS):
+        try:
+            total += int(path.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def _yardstick() -> float:
+    began, total = time.perf_counter(), 0
+    for number in range(WORK):
+        total += number
+    return time.perf_counter() - began

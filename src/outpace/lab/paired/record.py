@@ -1,0 +1,58 @@
+"""The result of a comparison as one typed value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outpace.lab.bench.server_facts import ServerFacts
+from outpace.lab.bench.settings import Asking
+from outpace.lab.paired.blocks import Block
+from outpace.lab.paired.verdict import Verdict
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A contender: as it was named, and what its server said."""
+
+    label: str
+    server: ServerFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareRecord:
+    """Two servers, the blocks that were measured, and the verdict on B."""
+
+    schema: int
+    started_at: str
+    """UTC, ISO 8601."""
+    a: Side
+    b: Side
+    asking: Asking
+    num_blocks: int
+    concurrency: int
+    measure: str
+    verdict: Verdict
+    blocks: tuple[Block, ...]
+    notes: tuple[str, ...]
+    client: dict[str, Any]
+    """Fingerprint of the machine that asked."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each run."""
+        return [
+            {
+                "block": block.index,
+                "role": run.role,
+                "tok_s": run.tok_s,
+                "tokens": run.tokens,
+                "seconds": run.seconds,
+                "accept_length": run.accept_length,
+                "digest": run.digest,
+                "excluded": block.excluded,
+            }
+            for block in self.blocks
+            for run in block.runs
+        ]

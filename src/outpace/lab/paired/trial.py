@@ -1,0 +1,185 @@
+"""Compares two servers: both run all the while, and are asked the same prompts in turns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any, Literal
+
+from outpace.checks import check_integers, check_real
+from outpace.errors import ConfigError
+from outpace.lab.bench.asks import Ask, read_asks
+from outpace.lab.bench.endpoint import Endpoint
+from outpace.lab.bench.exposed import of_requests
+from outpace.lab.bench.load import Driven, drive
+from outpace.lab.bench.run import Ready, Tokens, make_ready
+from outpace.lab.bench.settings import Asking
+from outpace.lab.paired.blocks import Block, Role, Run, counted, measure_block
+from outpace.lab.paired.guard import State, read_state
+from outpace.lab.paired.record import SCHEMA, CompareRecord, Side
+from outpace.lab.paired.verdict import judge
+
+Measure = Literal["total", "decode"]
+MOST_EXCLUDED = 1 / 3
+"""A larger share of blocks that do not count forbids a conclusion."""
+DRIFTED = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparing:
+    """How two are compared."""
+
+    num_blocks: int = 24
+    """Rounds of six runs: A, B and A once more as a control, forwards and backwards, on prompts of their own."""
+    margin: float = 0.02
+    """A difference that does not matter, as a share: 0.02 is 2%."""
+    concurrency: int = 1
+    """Requests that run at a time, and prompts in a block."""
+    measure: Measure = "total"
+    """The speed that is compared: total is tokens over wall-clock time, decode leaves out the time to first token."""
+
+    def __post_init__(self) -> None:
+        check_integers(self, ConfigError, {"num_blocks": (1, 10_000), "concurrency": (1, 4096)})
+        check_real(self, ConfigError, "margin", 0.0001, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A server and how it was named."""
+
+    label: str
+    endpoint: Endpoint
+
+
+async def compare(
+    a: Contender,
+    b: Contender,
+    asking: Asking,
+    comparing: Comparing,
+    *,
+    tokens: Tokens | None = None,
+    client: Callable[[], dict[str, Any]],
+    state: Callable[[], State] = read_state,
+    progress: Callable[[str], None] = lambda text: None,
+) -> CompareRecord:
+    """Warms both up, measures block by block, and judges.
+
+    Args:
+        tokens: counts tokens where a server sends no usage.
+        client: takes the fingerprint of this machine.
+        state: reads the machine's state after each run.
+        progress: told what goes on.
+
+    Raises:
+        ConfigError: a server cannot be measured; the message says why.
+    """
+    num = comparing.concurrency
+    asks = read_asks(asking.workload, num * (comparing.num_blocks + 1))
+    progress("asking both servers what they are")
+    ready = {
+        contender: await make_ready(contender.endpoint, asking, asks[0], tokens) for contender in dict.fromkeys((a, b))
+    }
+    started_at, machine = datetime.now(UTC).isoformat(timespec="seconds"), client()
+    progress("warming up")
+    of_role: dict[Role, Contender] = {"A": a, "B": b, "A'": a}
+    for contender, facts in ready.items():
+        await drive(contender.endpoint, asks[:num], asking, facts.facts.model, concurrency=num)
+    blocks: list[Block] = []
+    for index in range(comparing.num_blocks):
+        progress(f"measuring: block {index + 1} of {comparing.num_blocks}")
+        mine = asks[num * (index + 1) : num * (index + 2)]
+        await _prime(ready, mine, asking, num)
+
+        async def measure(role: Role, mine: Sequence[Ask] = mine) -> Run:
+            contender = of_role[role]
+            facts = ready[contender]
+            driven = await drive(contender.endpoint, mine, asking, facts.facts.model, concurrency=num)
+            return _run(role, driven, facts, comparing.measure, state())
+
+        blocks.append(await measure_block(index, measure))
+    excluded = len(blocks) - len(counted(blocks))
+    doubts = (
+        [f"{excluded} of {len(blocks)} blocks do not count; the first: {_first_reason(blocks)}"]
+        if excluded > MOST_EXCLUDED * len(blocks)
+        else []
+    )
+    return CompareRecord(
+        schema=SCHEMA,
+        started_at=started_at,
+        a=Side(label=a.label, server=ready[a].facts),
+        b=Side(label=b.label, server=ready[b].facts),
+        asking=asking,
+        num_blocks=comparing.num_blocks,
+        concurrency=comparing.concurrency,
+        measure=comparing.measure,
+        verdict=judge(blocks, comparing.margin, doubts),
+        blocks=tuple(blocks),
+        notes=tuple(_notes(a, b, asking, blocks)),
+        client=machine,
+    )
+
+
+async def _prime(ready: dict[Contender, Ready], asks: Sequence[Ask], asking: Asking, num: int) -> None:
+    """Has each server read the prompts once, unmeasured: where prefixes are kept, all runs of a block find them."""
+    short = [replace(ask, max_tokens=1) for ask in asks]
+    for contender, facts in ready.items():
+        await drive(contender.endpoint, short, asking, facts.facts.model, concurrency=num)
+
+
+def _run(role: Role, driven: Driven, ready: Ready, measure: Measure, state: State) -> Run:
+    answers = [ready.counted(answer) for answer in driven.answers]
+    good = [answer for answer in answers if answer.ok]
+    tokens = sum(answer.tokens for answer in good)
+    if measure == "total":
+        amount, seconds = float(tokens), driven.seconds
+    else:
+        amount, seconds = sum(answer.decoded for answer in good), sum(answer.decode_s for answer in good)
+    told = of_requests(good)
+    return Run(
+        role=role,
+        tok_s=amount / seconds if seconds > 0 else 0.0,
+        tokens=tokens,
+        seconds=seconds,
+        accept_length=None if told is None else told.accept_length,
+        digest=hashlib.sha256("\0".join(answer.text for answer in answers).encode()).hexdigest()[:12],
+        errors=tuple(answer.error for answer in answers if answer.error is not None),
+        state=state,
+    )
+
+
+def _first_reason(blocks: Sequence[Block]) -> str:
+    return next(block.excluded for block in blocks if block.excluded is not None)
+
+
+def _notes(a: Contender, b: Contender, asking: Asking, blocks: Sequence[Block]) -> list[str]:
+    notes = []
+    for contender in dict.fromkeys((a, b)):
+        if not contender.endpoint.is_local:
+            notes.append(f"clocks and throttling of {contender.endpoint.url} cannot be seen from here")
+    if asking.temperature == 0.0:
+        differ = sum(len({run.digest for run in block.runs if run.role != "A'"}) > 1 for block in counted(blocks))
+        if differ:
+            notes.append(f"in {differ} blocks B's answers are not A's, word for word: speeds on different texts")
+    clocks = {role: _clocks(blocks, role) for role in ("A", "B")}
+    if all(clocks.values()):
+        told = ", ".join(f"{role} {median(mhz):.0f} MHz" for role, mhz in clocks.items())
+        notes.append(f"GPU clock after a run, median: {told}")
+    work = [run.state.yardstick_s for block in blocks for run in block.runs if run.state.yardstick_s > 0]
+    third = len(work) // 3
+    if third and abs(slower := median(work[-third:]) / median(work[:third]) - 1.0) > DRIFTED:
+        notes.append(f"this machine took {slower:+.0%} for a fixed piece of work at the end, against the start")
+    return notes
+
+
+def _clocks(blocks: Sequence[Block], role: str) -> list[float]:
+    return [
+        gpu.clock_mhz
+        for block in blocks
+        for run in block.runs
+        if run.role == role
+        for gpu in run.state.gpus
+        if gpu.clock_mhz is not None
+    ]

@@ -1,0 +1,163 @@
+"""`outpace bench` and `outpace compare` as they are typed, against sockets and against `outpace serve` itself."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+
+from lab.fake_http import listening
+from lab.fake_server import FakeServer
+from outpace.cli.main import main
+from outpace.lab.own_server import checkout
+from outpace.lab.subject import subject_of
+from server.models import make_drafter, make_model
+from server.running import Server, serving
+
+FAST: dict[str, Any] = {"ttft_s": 0.03, "cycle_s": 0.01}
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("asks") / "asks.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Question {n}?"}) + "\n" for n in range(40)))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Ours, with a tiny model."""
+    torch.manual_seed(0)
+    model = make_model(tmp_path_factory.mktemp("benched") / "model")
+    drafter = make_drafter(model, model.parent / "drafter")
+    flags = ("--num-pages", "400", "--max-rows", "4", "--control", "fixed", "--k", "3", "--max-context", "400")
+    with serving(model, "--drafter", str(drafter), *flags) as running:
+        yield running
+
+
+def test_several_tokens_a_chunk_over_a_socket(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = FakeServer(engine="plain", tokens=121, per_chunk=2, cycle_s=0.04)
+    with listening(fake) as url:
+        words = ["bench", url, "--workload", workload, "--num-prompts", "8", "--concurrency", "4"]
+        assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    truth = [120 / (last - first) for first, last in fake.times[-8:]]
+    assert found["figures"]["decode_tok_s"]["median"] == pytest.approx(median(truth), rel=0.01)
+    assert found["figures"]["total_tokens"] == 8 * 121
+    assert {"cpu", "python", "commit"} <= found["client"].keys()
+
+
+def test_a_page_and_a_table(workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "requests.csv"
+    with listening(FakeServer(engine="vllm", fail_every=6, **FAST)) as url:
+        words = ["bench", url, "--workload", workload, "--num-prompts", "6", "--csv", str(table)]
+        assert main([*words, "--max-ttft-ms", "10000"]) == 0
+    page = capsys.readouterr().out
+    for part in (
+        "fake at http://127.0.0.1:",
+        "(vllm 0.21.0)",
+        "6 requests, 1 at a time",
+        "inter-token latency",
+        "inter-chunk latency",
+        "decode tok/s of one stream, by context length",
+        "accept length 3.000, acceptance rate 0.500 by counters in its metrics; by position 1.00 1.00 0.00 0.00",
+        "1 of 6 requests failed",
+        "HTTP 500   first: HTTP 500: the engine is on fire",
+        "goodput: 5 requests within all limits (83%)",
+    ):
+        assert part in page, part
+    assert max(map(len, page.splitlines())) <= 110
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert len(rows) == 6 and sum(bool(row["error"]) for row in rows) == 1
+
+
+def test_all_requests_failed(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = FakeServer(engine="vllm", **FAST)
+    with listening(fake) as url:
+        words = ["bench", url, "--workload", workload, "--num-prompts", "2", "--timeout-s", "0.01"]
+        assert main(words) == 2, "it does not even answer once"
+    assert "timeout: no end after 0.01 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("http://127.0.0.1:9", "cannot reach http://127.0.0.1:9"),
+        ("ftp://x", "'ftp://x' is no http URL"),
+        ("http://127.0.0.1:9 --k 3", "gives options to a server that runs already"),
+        ("--k 3", "names no model"),
+        ("./nowhere", "the server did not start; it said outpace: there is no model './nowhere'"),
+        ("@nonsense smollm2", "there is no commit 'nonsense'"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(target: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["bench", f" {target}"])  # a leading blank, or argparse would take one of them for options
+    said = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert message in said[-1], said
+
+
+def test_a_server_without_metrics_or_models(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with listening(FakeServer(engine="plain", **FAST)) as url:
+        assert main(["bench", url, "--workload", workload, "--num-prompts", "2"]) == 0
+        assert "acceptance: the server tells none" in capsys.readouterr().out
+        assert main(["bench", url, "--workload", workload, "--model-name", "other"]) == 2
+    assert "has no model 'other'; it lists fake" in capsys.readouterr().err
+
+
+def test_our_own_server(server: Server, workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", server.url, "--workload", workload, "--num-prompts", "5", "--max-tokens", "30", "--ignore-eos"]
+    before = server.state()["totals"]["tokens"]
+    assert main([*words, "--concurrency", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["server"]["engine"] == "outpace"
+    assert found["server"]["settings"]["engine"]["k"] == 3
+    assert found["figures"]["total_tokens"] == 5 * 30
+    assert found["figures"]["num_failed"] == 0
+    assert server.state()["totals"]["tokens"] - before == (1 + 2 + 5) * 30
+    requests, counters = found["acceptance"]
+    assert requests["source"] == "requests" and counters["source"] == "counters"
+    assert requests["cycles"] == counters["cycles"] and requests["accepted"] == counters["accepted"]
+    assert requests["accept_length"] == pytest.approx(counters["accept_length"])
+    assert not any("others" in note for note in found["notes"])
+
+
+def test_a_server_equals_itself(server: Server, workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", server.url, server.url, "--workload", workload, "--max-tokens", "8", "--num-blocks", "8"]
+    assert main([*words, "--margin", "0.5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"]["kind"] in ("equivalent", "inconclusive")
+    assert len(found["blocks"]) == 8
+    assert not any("answers are not" in note for note in found["notes"]), "greedy answers are the same"
+
+
+def test_a_slower_server_over_sockets(workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "runs.csv"
+    fast, slow = FakeServer(engine="vllm", tokens=31, **FAST), FakeServer(engine="vllm", tokens=31, slower=1.5, **FAST)
+    with listening(fast) as a, listening(slow) as b:
+        words = ["compare", a, b, "--workload", workload, "--num-blocks", "8", "--csv", str(table)]
+        assert main([*words, "--fail-if-slower"]) == 1
+    page = capsys.readouterr().out
+    assert page.startswith("B is slower than A by ")
+    assert "A again ÷ A (control)" in page and "8 blocks of six runs count" in page
+    assert len(list(csv.DictReader(table.read_text().splitlines()))) == 48
+
+
+def test_ways_to_name_what_is_measured() -> None:
+    assert subject_of("http://h:1/v1").url == "http://h:1/v1"
+    named = subject_of("@main './my model' --k 3 --drafter none")
+    assert (named.commit, named.model, named.flags) == ("main", "./my model", ("--k", "3", "--drafter", "none"))
+    assert subject_of("smollm2").flags == ()
+
+
+def test_a_commits_source() -> None:
+    with checkout("HEAD") as (place, full):
+        assert (place / "src" / "outpace" / "__init__.py").is_file()
+        assert len(full) == 40
+    assert not place.exists()

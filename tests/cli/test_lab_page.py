@@ -1,0 +1,68 @@
+"""The commands in docs/lab.md do what the page says: each is run as it is written, on servers that stand in."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from lab.fake_http import listening
+from lab.fake_server import FakeServer
+from outpace.cli.main import main
+from server.models import make_model
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "lab.md"
+COMMANDS = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("outpace ")]
+
+
+def needs_the_sets(command: str) -> bool:
+    """The default workload comes out of packages."""
+    return "--workload" not in command
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What the page's names stand for here."""
+    torch.manual_seed(0)
+    model = make_model(tmp_path_factory.mktemp("page") / "model")
+    fast = {"tokens": 31, "ttft_s": 0.004, "cycle_s": 0.002}
+    with listening(FakeServer(engine="vllm", **fast)) as a, listening(FakeServer(engine="sglang", **fast)) as b:
+        yield {
+            "http://localhost:8000": a,
+            "http://localhost:8001": b,
+            "smollm2": f"{model} --num-pages 400 --max-context 200",
+        }
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=pytest.mark.real_model) if needs_the_sets(c) else c for c in COMMANDS]
+)
+def test_a_command_of_the_page(
+    command: str,
+    stand_ins: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("questions.jsonl").write_text("".join(json.dumps(f"What is {n} times {n}?") + "\n" for n in range(40)))
+    words = shlex.split(command)[1:]
+    if words[0] == "compare":  # one model is started by a command of bench; two more would take long
+        words = [stand_ins["http://localhost:8000"] if word.startswith("smollm2") else word for word in words]
+    for name, here in stand_ins.items():
+        words = [word.replace(name, here) for word in words]
+    assert main(words) == 0, capsys.readouterr().err
+    shown = capsys.readouterr().out
+    assert shown
+    if words[0] == "bench" and "smollm2" in command:
+        assert "(outpace)" in shown and "accept length 1.000 by its answers" in shown, "no drafter: a token a step"
+    if "--json" in words:
+        assert json.loads(shown)["schema"] == 1 and Path("requests.csv").is_file()
+
+
+def test_the_page_has_both_commands() -> None:
+    assert {shlex.split(command)[1] for command in COMMANDS} == {"bench", "compare"}

@@ -1,0 +1,141 @@
+"""Comparisons of servers whose speeds are known, on a clock of our own."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from lab.fake_server import FakeServer
+from lab.virtual import run
+from outpace.errors import ConfigError
+from outpace.lab.bench.endpoint import Endpoint
+from outpace.lab.bench.settings import Asking
+from outpace.lab.paired.guard import Gpu, State
+from outpace.lab.paired.record import CompareRecord
+from outpace.lab.paired.trial import Comparing, Contender, compare
+
+QUIET = State()
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("asks") / "asks.jsonl"
+    path.write_text("".join(json.dumps(f"Question {n}?") + "\n" for n in range(30)))
+    return str(path)
+
+
+def compared(
+    workload: str, a: FakeServer, b: FakeServer, *, states: Any = lambda: QUIET, **settings: Any
+) -> CompareRecord:
+    async def whole() -> CompareRecord:
+        return await compare(
+            Contender("a", Endpoint("http://a:1", transport=a)),
+            Contender("b", Endpoint("http://b:1", transport=b)),
+            Asking(workload=(workload,)),
+            Comparing(**{"num_blocks": 8} | settings),
+            client=dict,
+            state=states,
+        )
+
+    return run(whole())
+
+
+def test_a_slower_server_is_slower_by_as_much(workload: str) -> None:
+    verdict = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm", slower=1.05)).verdict
+    assert verdict.kind == "slower"
+    assert verdict.ratio is not None and verdict.ratio.value == pytest.approx(1 / 1.05, rel=1e-3)
+    assert verdict.control is not None and verdict.control.value == pytest.approx(1.0)
+    swapped = compared(workload, FakeServer(engine="vllm", slower=1.05), FakeServer(engine="vllm")).verdict
+    assert swapped.kind == "faster"
+
+
+def test_equal_servers_are_equivalent(workload: str) -> None:
+    verdict = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="sglang", per_chunk=3)).verdict
+    assert verdict.kind == "equivalent" and verdict.margin == 0.02
+
+
+def test_the_speed_without_the_wait(workload: str) -> None:
+    a, b = FakeServer(engine="vllm"), FakeServer(engine="vllm", ttft_s=0.9)
+    assert compared(workload, a, b, measure="decode").verdict.kind == "equivalent"
+    assert compared(workload, a, b, measure="total").verdict.kind == "slower"
+
+
+def test_several_at_a_time(workload: str) -> None:
+    a, b = FakeServer(engine="outpace"), FakeServer(engine="outpace", slower=1.1)
+    record = compared(workload, a, b, concurrency=3)
+    assert a.most_running == b.most_running == 3
+    assert record.verdict.kind == "slower"
+    assert record.blocks[0].runs[0].tok_s == pytest.approx(3 * 61 / 0.6, rel=0.01)
+    assert record.blocks[0].runs[0].accept_length == pytest.approx(3.0)
+
+
+def test_prompts_are_read_before_they_are_measured(workload: str) -> None:
+    """Or the first run of a block would pay for a prefix that the others find."""
+    a = FakeServer(engine="vllm")
+    compared(workload, a, FakeServer(engine="vllm"), num_blocks=8)
+    asked = [(body["messages"][0]["content"], body["max_tokens"]) for body in a.asked[2:]]
+    for block in range(8):
+        mine = asked[5 * block : 5 * block + 5]
+        assert len({text for text, _ in mine}) == 1
+        assert [most for _, most in mine] == [1, 256, 256, 256, 256], "A and A' twice each, after a short one"
+
+
+def test_failures_exclude_their_blocks_and_too_many_forbid_a_conclusion(workload: str) -> None:
+    failing = FakeServer(engine="vllm", fail_every=17)
+    record = compared(workload, FakeServer(engine="vllm", slower=1.5), failing, num_blocks=16)
+    excluded = [block.excluded for block in record.blocks if block.excluded]
+    assert excluded and set(excluded) == {"a request failed: HTTP 500: the engine is on fire"}
+    assert record.verdict.kind == "faster" and record.verdict.num_excluded == len(excluded)
+    worse = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm", fail_every=4), num_blocks=16)
+    assert worse.verdict.kind == "inconclusive"
+    assert "blocks do not count; the first: a request failed: HTTP 500" in worse.verdict.reasons[0]
+
+
+def test_throttled_blocks_do_not_count(workload: str) -> None:
+    read = 0
+
+    def states() -> State:
+        nonlocal read
+        read += 1
+        hot = 6 < read <= 12
+        return State(gpus=(Gpu(clock_mhz=1200.0, throttles=0x40 if hot else 0, temperature_c=90.0, power_w=700.0),))
+
+    record = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm"), states=states, num_blocks=9)
+    assert [block.index for block in record.blocks if block.excluded] == [1]
+    assert any(note.startswith("GPU clock after a run") for note in record.notes)
+
+
+def test_other_answers_are_told(workload: str) -> None:
+    record = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm", tokens=40))
+    assert any("in 8 blocks B's answers are not A's" in note for note in record.notes)
+    same = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm"))
+    assert not any("answers" in note for note in same.notes)
+
+
+def test_a_machine_that_slows_down_is_told(workload: str) -> None:
+    yardstick = 0.001
+
+    def states() -> State:
+        nonlocal yardstick
+        yardstick *= 1.01
+        return State(yardstick_s=yardstick)
+
+    record = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm"), states=states)
+    assert any("for a fixed piece of work at the end" in note for note in record.notes)
+
+
+def test_rows(workload: str) -> None:
+    record = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm"))
+    rows = record.rows()
+    assert len(rows) == 6 * 8
+    assert all(math.isclose(row["tok_s"], row["tokens"] / row["seconds"]) for row in rows)
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(ConfigError, match="margin is 2"):
+        Comparing(margin=2.0)
+    with pytest.raises(ConfigError, match="num_blocks is 0"):
+        Comparing(num_blocks=0)
