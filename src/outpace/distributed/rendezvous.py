@@ -1,0 +1,110 @@
+"""How ranks find each other: a store on a free port of the loopback for processes that we start, torchrun's otherwise.
+
+NCCL joins GPUs, gloo CPUs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from outpace.distributed.group import Group
+from outpace.errors import ConfigError, EngineError
+
+LOOPBACK = "127.0.0.1"
+START_TIMEOUT = timedelta(minutes=10)
+"""For all ranks to come; the others may be loading Python from a slow disk."""
+TIMEOUT = timedelta(days=365)
+"""Of one collective. A rank that dies ends the group at once, by its connections; one that idles is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What torchrun told this process."""
+
+    rank: int
+    local_rank: int
+    size: int
+
+
+def launched() -> Launched | None:
+    """None where this process was started by hand."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(name in os.environ for name in names):
+        return None
+    return Launched(int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"]))
+
+
+def open_store(size: int) -> dist.TCPStore:
+    """A store for ranks of this machine; its port is one that was free."""
+    return dist.TCPStore(LOOPBACK, 0, size, is_master=True, timeout=START_TIMEOUT, wait_for_workers=False)
+
+
+def reach_store(port: int) -> dist.TCPStore:
+    """The store that another process of this machine opened."""
+    return dist.TCPStore(LOOPBACK, port, is_master=False, timeout=START_TIMEOUT, wait_for_workers=False)
+
+
+def torchrun_store() -> dist.Store:
+    """The store of the ranks that torchrun started, on whatever machines."""
+    return next(iter(dist.rendezvous("env://", timeout=START_TIMEOUT)))[0]
+
+
+def device_of(device: torch.device, local_rank: int, num_local: int) -> torch.device:
+    """The rank's own device: GPUs are taken in their order.
+
+    Raises:
+        ConfigError: there are fewer GPUs than ranks on this machine, or one was named for all.
+    """
+    if device.type == "cpu":
+        return device
+    if device.index:
+        raise ConfigError(
+            f"device is {device}, one GPU for {num_local} ranks: give cuda, and choose GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    if (count := torch.cuda.device_count()) < num_local:
+        raise ConfigError(
+            f"tensor_parallel needs {num_local} GPUs on this machine, which shows {count} to torch; lower it"
+        )
+    return torch.device("cuda", local_rank)
+
+
+def join(store: dist.Store, rank: int, size: int, device: torch.device) -> tuple[Group, Callable[[], None]]:
+    """This rank's end of the group, once all are there, and what leaves it.
+
+    Raises:
+        EngineError: this process is in a group already.
+    """
+    if dist.is_initialized():
+        raise EngineError("this process is in a tensor-parallel group already: close that LLM before making another")
+    options: dict[str, Any] = {"backend": "gloo"}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        options = {"backend": "nccl", "device_id": device}
+    elif launched() is None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+    dist.init_process_group(store=store, rank=rank, world_size=size, timeout=TIMEOUT, **options)
+    return Group(rank, size, dist.group.WORLD), _leave
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def abort() -> None:
+    """Ends collectives that wait for a rank that is gone, from whatever thread."""
+    handle = dist.group.WORLD if dist.is_initialized() else None
+    if handle is not None and dist.get_backend(handle) == "nccl":
+        dist.distributed_c10d._abort_process_group()
+
+
+def _loopback_interface() -> str:
+    names = os.listdir("/sys/class/net") if os.path.isdir("/sys/class/net") else []
+    return "lo" if "lo" in names or not names else "lo0"
