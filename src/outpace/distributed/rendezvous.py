@@ -6,7 +6,6 @@ NCCL joins GPUs, gloo CPUs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,10 +17,9 @@ from outpace.distributed.group import Group
 from outpace.errors import ConfigError, EngineError
 
 LOOPBACK = "127.0.0.1"
-START_TIMEOUT = timedelta(minutes=10)
-"""For all ranks to come; the others may be loading Python from a slow disk."""
-TIMEOUT = timedelta(days=365)
-"""Of one collective. A rank that dies ends the group at once, by its connections; one that idles is waited for."""
+TIMEOUT = timedelta(minutes=10)
+"""Of one collective, and for all ranks to come. A rank that dies ends the group sooner, by its connections; idle ranks
+are in no collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +41,17 @@ def launched() -> Launched | None:
 
 def open_store(size: int) -> dist.TCPStore:
     """A store for ranks of this machine; its port is one that was free."""
-    return dist.TCPStore(LOOPBACK, 0, size, is_master=True, timeout=START_TIMEOUT, wait_for_workers=False)
+    return dist.TCPStore(LOOPBACK, 0, size, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
 
 
 def reach_store(port: int) -> dist.TCPStore:
     """The store that another process of this machine opened."""
-    return dist.TCPStore(LOOPBACK, port, is_master=False, timeout=START_TIMEOUT, wait_for_workers=False)
+    return dist.TCPStore(LOOPBACK, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
 
 
 def torchrun_store() -> dist.Store:
     """The store of the ranks that torchrun started, on whatever machines."""
-    return next(iter(dist.rendezvous("env://", timeout=START_TIMEOUT)))[0]
+    return next(iter(dist.rendezvous("env://", timeout=TIMEOUT)))[0]
 
 
 def device_of(device: torch.device, local_rank: int, num_local: int) -> torch.device:
@@ -75,8 +73,8 @@ def device_of(device: torch.device, local_rank: int, num_local: int) -> torch.de
     return torch.device("cuda", local_rank)
 
 
-def join(store: dist.Store, rank: int, size: int, device: torch.device) -> tuple[Group, Callable[[], None]]:
-    """This rank's end of the group, once all are there, and what leaves it.
+def join(store: dist.Store, rank: int, size: int, device: torch.device) -> Group:
+    """This rank's end of the group, once all are there.
 
     Raises:
         EngineError: this process is in a group already.
@@ -90,10 +88,11 @@ def join(store: dist.Store, rank: int, size: int, device: torch.device) -> tuple
     elif launched() is None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
     dist.init_process_group(store=store, rank=rank, world_size=size, timeout=TIMEOUT, **options)
-    return Group(rank, size, dist.group.WORLD), _leave
+    return Group(rank, size, dist.group.WORLD)
 
 
-def _leave() -> None:
+def leave() -> None:
+    """Ends this process's part in the group, if it has one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -110,6 +110,8 @@ class Frames:
                 replay = self._capture(run)
                 num_bytes = torch.cuda.memory_reserved(device) - before
             except RuntimeError as error:
+                if self._pair.target.group.size > 1:
+                    raise  # the other ranks may have captured it, and would wait for this one in the middle
                 why_eager = f"{type(error).__name__}: {str(error).splitlines()[0]}"
                 logger.warning("cycles of %s run without a graph, and slower: %s", shape, why_eager)
         return Frame(
@@ -129,7 +131,7 @@ class Frames:
         run()
         torch.cuda.synchronize(self._state.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # NCCL's threads are at work
             chosen = run()
 
         def replay() -> Chosen:
