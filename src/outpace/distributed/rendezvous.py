@@ -92,15 +92,21 @@ def join(store: dist.Store, rank: int, size: int, device: torch.device) -> Group
 
 
 def leave() -> None:
-    """Ends this process's part in the group, if it has one."""
-    if dist.is_initialized():
+    """Ends this process's part in the group, if it has one, from whatever thread; what waits in a collective fails.
+
+    NCCL's communicators are aborted: to destroy one in order, it waits for every graph that has captured it to be gone.
+    """
+    if not dist.is_initialized():
+        return
+    if dist.get_backend() == "nccl":
+        dist.distributed_c10d._abort_process_group()
+    else:
         dist.destroy_process_group()
 
 
 def abort() -> None:
-    """Ends collectives that wait for a rank that is gone, from whatever thread."""
-    handle = dist.group.WORLD if dist.is_initialized() else None
-    if handle is not None and dist.get_backend(handle) == "nccl":
+    """Sets free what waits on a GPU for a rank that is gone; gloo sees by itself that a connection broke."""
+    if dist.is_initialized() and dist.get_backend() == "nccl":
         dist.distributed_c10d._abort_process_group()
 
 

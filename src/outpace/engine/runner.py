@@ -20,6 +20,7 @@ from outpace.engine.frames import Frame, Frames, Shape
 from outpace.engine.marks import Marks
 from outpace.engine.ticket import Ticket, on_host
 from outpace.errors import RequestError
+from outpace.models.target import Target
 from outpace.speculation.catch_up import catch_up
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.cycle import cycle, no_mark
@@ -88,6 +89,11 @@ class Runner:
             yield
         finally:
             self.frames, self._timed = frames, False
+
+    @property
+    def target(self) -> Target:
+        """What it runs, or this rank's share of it."""
+        return self._pair.target
 
     def occupy(self, num_rows: int, columns: int) -> None:
         """Gives the first rows pages 1, 2, … for `columns` pages each, over and over if there are too few; for timing.
