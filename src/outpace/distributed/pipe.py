@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -71,10 +72,8 @@ class Pipe(Generic[Incoming]):
 
     def close(self) -> None:
         """Hangs up: a reader on either side wakes."""
-        try:
+        with suppress(OSError):  # the other side was first
             self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side was first
         self._connection.close()
 
     def _exactly(self, size: int) -> bytearray:

@@ -6,12 +6,15 @@ NCCL joins GPUs, gloo CPUs.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store
+from torch.distributed.rendezvous import rendezvous
 
 from outpace.distributed.group import Group
 from outpace.errors import ConfigError, EngineError
@@ -49,9 +52,9 @@ def reach_store(port: int) -> dist.TCPStore:
     return dist.TCPStore(LOOPBACK, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
 
 
-def torchrun_store() -> dist.Store:
+def torchrun_store() -> Store:
     """The store of the ranks that torchrun started, on whatever machines."""
-    return next(iter(dist.rendezvous("env://", timeout=TIMEOUT)))[0]
+    return next(iter(rendezvous("env://", timeout=TIMEOUT)))[0]
 
 
 def device_of(device: torch.device, local_rank: int, num_local: int) -> torch.device:
@@ -73,7 +76,7 @@ def device_of(device: torch.device, local_rank: int, num_local: int) -> torch.de
     return torch.device("cuda", local_rank)
 
 
-def join(store: dist.Store, rank: int, size: int, device: torch.device) -> Group:
+def join(store: Store, rank: int, size: int, device: torch.device) -> Group:
     """This rank's end of the group, once all are there.
 
     Raises:
@@ -111,5 +114,4 @@ def abort() -> None:
 
 
 def _loopback_interface() -> str:
-    names = os.listdir("/sys/class/net") if os.path.isdir("/sys/class/net") else []
-    return "lo" if "lo" in names or not names else "lo0"
+    return "lo0" if sys.platform == "darwin" else "lo"

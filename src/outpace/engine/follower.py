@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from threading import Thread
 
@@ -58,10 +58,8 @@ def follow(pipe: Pipe[Order], rank: int = -1) -> None:
                 _obey(queue.get(), runner, checksum, pipe, phases)
     except BaseException as error:
         message = str(error) if isinstance(error, OutpaceError) else f"{type(error).__name__}: {error}"
-        try:
+        with suppress(PipeClosed):  # nobody is left to hear it
             pipe.send(orders.Failed(message=message[:2000]))
-        except PipeClosed:
-            pass  # nobody is left to hear it
         os._exit(FAILED)
 
 

@@ -84,9 +84,7 @@ class LLM:
             place = self.ranks.device
         try:
             group = ALONE if self.ranks is None else self.ranks.group
-            parts = load_parts(
-                source, drafter_name, dtype=kind, device=place, aux_boundaries=boundaries, group=group
-            )
+            parts = load_parts(source, drafter_name, dtype=kind, device=place, aux_boundaries=boundaries, group=group)
             self._start(*parts, config, drafter_name)
         except BaseException:
             self.close()

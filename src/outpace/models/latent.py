@@ -48,7 +48,12 @@ class LatentAttention(nn.Module):
         shape = (self.num_heads, latent.plain_dim + latent.value_dim, latent.kv_rank)
         self.kv_up = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
         self.output = SummandLinear(
-            config.num_heads * latent.value_dim, hidden, group=group, bias=config.output_bias, dtype=dtype, device=device
+            config.num_heads * latent.value_dim,
+            hidden,
+            group=group,
+            bias=config.output_bias,
+            dtype=dtype,
+            device=device,
         )
         self.query_scale = latent.scale * config.key_dim**0.5
         """`attend` scales by key_dim ** -0.5; this makes it the model's own scale."""
