@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_two_ranks_write_what_one_writes(models: tuple[str, str], dtype: str) ->
         target, drafter=drafter, dtype=dtype, device="cuda", k=3, control="fixed", tensor_parallel=2, max_context=256
     ) as llm:
         for params, one in zip((GREEDY, SAMPLED), expected, strict=True):
-            plain = SamplingParams(**{**_fields(params), "max_k": 0})
+            plain = replace(params, max_k=0)
             shared = answers(llm.generate(batch, plain))
             assert answers(llm.generate(batch, params)) == shared, "drafts changed an answer"
             if dtype == "float32":
@@ -70,14 +71,10 @@ def test_two_ranks_write_what_one_writes(models: tuple[str, str], dtype: str) ->
         assert [rank["device"] for rank in described["ranks"]["ranks"]] == ["cuda:0", "cuda:1"]
 
 
-def _fields(params: SamplingParams) -> dict[str, object]:
-    return {name: getattr(params, name) for name in SamplingParams.__dataclass_fields__}
-
-
 def test_calibrated_control_runs_on_all_ranks(models: tuple[str, str]) -> None:
     target, drafter = models
     with LLM(target, drafter=drafter, device="cuda", k=3, tensor_parallel=2, max_context=256) as llm:
         assert llm.describe()["control"]
         batch = [[token % 1001 for token in prompt] for prompt in prompts(4, seed=2)]
-        plain = SamplingParams(**{**_fields(GREEDY), "max_k": 0})
+        plain = replace(GREEDY, max_k=0)
         assert answers(llm.generate(batch, GREEDY)) == answers(llm.generate(batch, plain))

@@ -62,9 +62,7 @@ PARAMS = [
     SamplingParams(max_tokens=20, ignore_eos=True, temperature=1.1, top_p=0.9, top_k=40, seed=6),
     SamplingParams(max_tokens=20, ignore_eos=True, repetition_penalty=1.3, logit_bias={7: 2.0}, logprobs=2),
 ]
-PLAIN = [
-    SamplingParams(**{n: getattr(p, n) for n in SamplingParams.__dataclass_fields__} | {"max_k": 0}) for p in PARAMS
-]
+PLAIN = [replace(params, max_k=0) for params in PARAMS]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "mixtral", "deepseek_v3"])

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from outpace.distributed.group import Group
@@ -42,19 +43,20 @@ def launched() -> Launched | None:
     return Launched(int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"]))
 
 
-def open_store(size: int) -> dist.TCPStore:
+def open_store(size: int) -> TCPStore:
     """A store for ranks of this machine; its port is one that was free."""
-    return dist.TCPStore(LOOPBACK, 0, size, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
+    return TCPStore(LOOPBACK, 0, size, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
 
 
-def reach_store(port: int) -> dist.TCPStore:
+def reach_store(port: int) -> TCPStore:
     """The store that another process of this machine opened."""
-    return dist.TCPStore(LOOPBACK, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
+    return TCPStore(LOOPBACK, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
 
 
 def torchrun_store() -> Store:
     """The store of the ranks that torchrun started, on whatever machines."""
-    return next(iter(rendezvous("env://", timeout=TIMEOUT)))[0]
+    store: Store = next(iter(rendezvous("env://", timeout=TIMEOUT)))[0]
+    return store
 
 
 def device_of(device: torch.device, local_rank: int, num_local: int) -> torch.device:

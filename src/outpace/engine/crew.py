@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 import torch
@@ -96,7 +96,7 @@ class Crew:
         Raises:
             EngineError: a rank died.
         """
-        found = []
+        found: list[Kind] = []
         for rank, answers in enumerate(self._answers, start=1):
             while True:
                 self.check()
@@ -106,8 +106,7 @@ class Crew:
             if not isinstance(answer, kind):
                 self._fail(rank, f"it said {type(answer).__name__} where {kind.__name__} was due")
                 self.check()
-            assert isinstance(answer, kind)
-            found.append(answer)
+            found.append(cast(Kind, answer))
         return found
 
     def watched(self, call: Callable[[], Value]) -> Value:

@@ -64,7 +64,7 @@ class Leader(Runner):
             seen = self._checksum.add(ticket)
         if seen is not None:
             self._crew.compare(*seen)
-        return SharedTicket(*(getattr(ticket, field.name) for field in fields(ticket)), self._crew)
+        return SharedTicket(**{field.name: getattr(ticket, field.name) for field in fields(ticket)}, crew=self._crew)
 
     def provide(self) -> None:
         """See `Runner.provide`."""

@@ -27,7 +27,10 @@ NORM_EPS = 1e-6
 
 
 class LatentAttention(nn.Module):
-    """One layer's, with a share of its heads; latents are every rank's own. `attend` sees one KV head: its key is the latent and the turned part, its value the latent."""
+    """One layer's, or a rank's share of its heads; the latents are whole on every rank.
+
+    `attend` sees one KV head: its key is the latent and the turned part, its value the latent.
+    """
 
     def __init__(self, config: TargetConfig, *, group: Group, dtype: torch.dtype, device: torch.device | str) -> None:
         super().__init__()

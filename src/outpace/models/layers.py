@@ -2,9 +2,10 @@
 
 Queries, keys and values are one product, gate and up another: on a CPU at one to sixteen tokens the time goes to
 reading weights and to launching operations. Layers know nothing of caches or masks: whoever runs the model passes
-`attend`. With a `group` a layer holds one rank's share (`shares`), and what it gives is this rank's summand of its
-output: whoever runs it adds those of all ranks (`parallel.across`). Weights are left uninitialised: they are loaded, or initialised by the trainer. `__call__` is `forward`
-itself: hooks are not supported, and running nn.Module's search for them 270 times a token took a millisecond.
+`attend`. With a `group` a layer holds one rank's share, and what it gives is this rank's summand of its output: whoever
+runs it adds those of all ranks (`parallel`). Weights are left uninitialised: they are loaded, or initialised by the
+trainer. `__call__` is `forward` itself: hooks are not supported, and running nn.Module's search for them 270 times a
+token took a millisecond.
 
 Legend: B rows, S tokens a row, H hidden, N heads, D head dimension.
 """
@@ -240,8 +241,8 @@ class GatedMLP(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention. Its input may be wider than the model (`in_features`): EAGLE-3 feeds two states.
 
-    `qkv` holds the rows of queries, keys, values in this order, of the heads that are this rank's. With `qk_norm` every query and key head is
-    RMS-normed before it is turned, as Qwen3 does. What comes out may be `Linear.summands`.
+    `qkv` holds the rows of queries, keys, values in this order, of the heads that are this rank's. With `qk_norm` every
+    query and key head is RMS-normed before it is turned, as Qwen3 does. What comes out may be `Linear.summands`.
     """
 
     def __init__(

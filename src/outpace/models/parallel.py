@@ -47,13 +47,13 @@ def whole(part: Tensor, like_BSH: Tensor) -> Tensor:
         return part
     from outpace.kernels.gpu.join import join
 
-    return join(part, like_BSH.dtype)
+    total: Tensor = join(part, like_BSH.dtype)
+    return total
 
 
 def _in_rank_order(parts: Tensor) -> Tensor:
-    first, *others = parts
-    total = first.float()
-    for part in others:
+    total = parts[0].float()
+    for part in parts[1:]:
         total = total + part
     return total.to(parts.dtype)
 
