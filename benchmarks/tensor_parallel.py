@@ -126,6 +126,7 @@ def _run(args: argparse.Namespace) -> None:
     }
     if group.rank == 0:
         line.print(**facts)
+        sys.stdout.flush()
     leave()
 
 

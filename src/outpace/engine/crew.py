@@ -59,8 +59,7 @@ class Crew:
         self._failed = Event()
         for rank in range(1, 1 + len(pipes)):
             Thread(target=self._watch, args=(rank,), name=f"rank {rank}", daemon=True).start()
-        self.close = weakref.finalize(self, _end, pipes, workers)
-        """Ends the other ranks' processes; once, and at the latest when this process ends."""
+        self._end = weakref.finalize(self, _end, pipes, workers)
 
     @classmethod
     def start(cls, num_others: int, settings: dict[str, str]) -> Crew:
@@ -73,6 +72,13 @@ class Crew:
         crew = cls([Pipe(worker.connection, Answer) for worker in workers], workers)
         crew.hear(orders.Here)
         return crew
+
+    def close(self) -> None:
+        """Ends the other ranks' processes; at the latest that happens when this process ends."""
+        with self._lock:
+            if self._error is None:
+                self._error = EngineError("this LLM was closed: make a new one")
+        self._end()
 
     def tell(self, order: Order | Sequence[Order]) -> None:
         """Sends an order to every rank, or each its own.
@@ -203,7 +209,7 @@ class Crew:
     def _fail(self, rank: int, why: str) -> None:
         """The first reason counts. Whatever waits for the rank is set free."""
         with self._lock:
-            if self._error is not None or not self.close.alive:
+            if self._error is not None:
                 return
             pid = f" (process {self._workers[rank - 1].pid})" if rank and self._workers else ""
             self._error = EngineError(

@@ -149,7 +149,7 @@ class LLM:
         return ResolvedConfig(**given | settled | {"prefill_chunk": chunk})
 
     def close(self) -> None:
-        """Ends the processes of other ranks; an engine without any has nothing to close. It serves nothing after."""
+        """Ends the processes of other ranks, after which it serves nothing; alone it has nothing to close."""
         if self.ranks is not None:
             self.ranks.close()
 

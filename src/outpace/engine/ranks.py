@@ -39,8 +39,10 @@ class Ranks:
         self.group, self.device = group, device
         self._crew, self._asked = crew, asked
         self._others: list[orders.Loaded] = []
-        self.close = crew.close
+
+    def close(self) -> None:
         """Ends the other ranks."""
+        self._crew.close()
 
     @classmethod
     def start(
