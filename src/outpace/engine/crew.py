@@ -29,6 +29,8 @@ from outpace.errors import EngineError
 
 SECONDS_TO_NOTICE = 5.0
 """How long an error of our own is held back for a rank's death to be seen, which would explain it."""
+SECONDS_TO_EXPLAIN = 2.0
+"""How long what a rank says is held back: a rank that died without a word would explain it."""
 SECONDS_TO_GIVE_UP = 20.0
 """How long a forward may stay stuck on the device after a rank died, before this process ends itself."""
 STUCK = 70
@@ -186,6 +188,7 @@ class Crew:
                     case orders.Checked():
                         self._compare(rank, answer)
                     case orders.Failed(message=message):
+                        self._failed.wait(SECONDS_TO_EXPLAIN)
                         self._fail(rank, message)
                     case _:
                         answers.put(answer)
