@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -141,6 +142,24 @@ def test_what_cannot_be_shared_is_refused_before_any_process_starts(tmp_path: Pa
     with pytest.raises(ConfigError, match="one rank alone has no use for it"):
         LLM(target, drafter=None, nccl=("NCCL_PROTO=LL",), **OPTIONS)
     assert not children(os.getpid())
+
+
+def test_ranks_of_torchrun_write_what_one_writes(tmp_path: Path) -> None:
+    target, drafter = checkpoints(tmp_path, "llama")
+    command = ["generate", target, "5 6 7 8", "--ids", "--json", "--max-tokens", "12", "--ignore-eos"]
+    command += ["--drafter", drafter, "--dtype", "float32", "--device", "cpu", "--num-pages", "100"]
+    alone = _output([sys.executable, "-m", "outpace.cli.main", *command])
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    shared = _output([*launcher, "-m", "outpace.cli.main", *command, "--tp", "2"])
+    assert shared["token_ids"] == alone["token_ids"]
+    assert shared["settings"]["ranks"]["size"] == 2
+
+
+def _output(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def test_settings_of_nccl_are_shown_as_asked_for_and_as_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

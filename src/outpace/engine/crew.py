@@ -7,6 +7,7 @@ first rank does next raises an `EngineError` that says which rank died and how. 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 import weakref
@@ -74,6 +75,24 @@ class Crew:
         crew = cls([Pipe(worker.connection, Answer) for worker in workers], workers)
         crew.hear(orders.Here)
         return crew
+
+    @classmethod
+    def gather(cls, connections: Sequence[socket.socket]) -> Crew:
+        """Takes in ranks that torchrun started.
+
+        Raises:
+            EngineError: one hung up before it said which rank it is.
+        """
+        pipes: dict[int, Pipe[Answer]] = {}
+        for connection in connections:
+            pipe: Pipe[Answer] = Pipe(connection, Answer)
+            try:
+                here = pipe.receive()
+            except PipeClosed as error:
+                raise EngineError(f"a rank that torchrun started ended before it began: {error}") from error
+            assert isinstance(here, orders.Here)
+            pipes[here.rank] = pipe
+        return cls([pipes[rank] for rank in sorted(pipes)], [])
 
     def close(self) -> None:
         """Ends the other ranks' processes; at the latest that happens when this process ends."""

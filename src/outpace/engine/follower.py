@@ -13,12 +13,14 @@ import sys
 from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from threading import Thread
+from typing import NoReturn
 
 import torch
+from torch.distributed.distributed_c10d import Store
 
 from outpace.distributed import nccl
 from outpace.distributed.pipe import Pipe, PipeClosed
-from outpace.distributed.rendezvous import device_of, join, launched, reach_store, torchrun_store
+from outpace.distributed.rendezvous import Launched, device_of, join, reach_store
 from outpace.engine import orders
 from outpace.engine.checksum import Checksum
 from outpace.engine.devices import DTYPES
@@ -40,18 +42,18 @@ def main(descriptor: int) -> None:
     follow(Pipe(socket.socket(fileno=descriptor), Order))
 
 
-def follow(pipe: Pipe[Order], rank: int = -1) -> None:
-    """Does what comes until the other side hangs up; never returns.
+def follow(pipe: Pipe[Order], here: Launched | None = None, store: Store | None = None) -> NoReturn:
+    """Does what comes until the other side hangs up, and then ends the process.
 
     Args:
         pipe: to the first rank.
-        rank: where it is known before the first order.
+        here, store: what torchrun said and where its ranks meet; None where the first rank says so.
     """
     queue: SimpleQueue[Order] = SimpleQueue()
     Thread(target=_read, args=(pipe, queue), name="orders", daemon=True).start()
     try:
-        pipe.send(orders.Here(rank=rank))
-        runner = _ready(pipe, queue)
+        pipe.send(orders.Here(rank=-1 if here is None else here.rank))
+        runner = _ready(pipe, queue, here, store)
         checksum = Checksum(runner.num_ahead)
         with ExitStack() as phases:
             while True:
@@ -72,15 +74,16 @@ def _read(pipe: Pipe[Order], queue: SimpleQueue[Order]) -> None:
         os._exit(0)
 
 
-def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order]) -> Runner:
+def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, store: Store | None) -> Runner:
     load = queue.get()
     assert isinstance(load, orders.Load)
     if load.num_threads is not None:
         torch.set_num_threads(load.num_threads)
-    here = launched() if load.port is None else None
     local_rank = load.rank if here is None else here.local_rank
     device = device_of(torch.device(load.device), local_rank, local_rank + 1)
-    store = torchrun_store() if load.port is None else reach_store(load.port)
+    if store is None:
+        assert load.port is not None
+        store = reach_store(load.port)
     group = join(store, load.rank, load.size, device)
     target, drafter = load_parts(
         locate(load.model),

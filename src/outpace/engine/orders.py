@@ -18,7 +18,7 @@ class Load(_Message, frozen=True, kw_only=True):
     rank: int
     size: int
     port: int | None
-    """Of the store on this machine; None where torchrun's is used."""
+    """Of the store on this machine; None where torchrun's ranks have one."""
     num_threads: int | None
     """For a CPU's arithmetic; None leaves it."""
     model: str

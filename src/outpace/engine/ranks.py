@@ -5,15 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.distributed.distributed_c10d import Store
 
 from outpace.config import EngineConfig, ResolvedConfig
 from outpace.distributed import nccl
 from outpace.distributed.group import Group
-from outpace.distributed.rendezvous import device_of, join, open_store
+from outpace.distributed.pipe import Pipe
+from outpace.distributed.rendezvous import (
+    Launched,
+    device_of,
+    join,
+    launched,
+    meet_first,
+    meet_others,
+    open_store,
+    torchrun_store,
+)
 from outpace.engine import orders
 from outpace.engine.crew import Crew
+from outpace.engine.follower import follow
 from outpace.engine.leader import Leader
 from outpace.engine.memory import free_bytes
+from outpace.engine.orders import Order
 from outpace.errors import ConfigError
 from outpace.models.registry import describe_target
 from outpace.models.shares import check_target
@@ -30,6 +43,22 @@ def check_ranks(config: EngineConfig) -> None:
     nccl.parse(config.nccl)
     if config.nccl and config.tensor_parallel == 1:
         raise ConfigError(f"nccl is {list(config.nccl)}, but one rank alone has no use for it: set tensor_parallel")
+
+
+def _torchrun(here: Launched, size: int) -> Store:
+    """The store of torchrun's ranks. Returns in the first of them; the others follow it until it ends.
+
+    Raises:
+        ConfigError: torchrun started another number of ranks.
+    """
+    if here.size != size:
+        raise ConfigError(
+            f"tensor_parallel is {size}, but torchrun started {here.size} ranks (WORLD_SIZE): make them equal"
+        )
+    store = torchrun_store()
+    if here.rank:
+        follow(Pipe(meet_first(store), Order), here, store)
+    return store
 
 
 class Ranks:
@@ -61,20 +90,27 @@ class Ranks:
             ConfigError: the model cannot be shared by so many ranks, or there are not enough GPUs.
             EngineError: a rank did not come up.
         """
-        size = config.tensor_parallel
+        size, here = config.tensor_parallel, launched()
         check_target(describe_target(source).config, size)
-        own = device_of(device, 0, size)
         asked = nccl.parse(config.nccl)
         nccl.apply(asked)
-        num_threads = max(1, torch.get_num_threads() // size) if device.type == "cpu" else None
-        crew = Crew.start(size - 1, {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)})
-        store = open_store(size)
+        own = device_of(device, 0 if here is None else here.local_rank, size if here is None else here.local_rank + 1)
+        num_threads = max(1, torch.get_num_threads() // size) if device.type == "cpu" and here is None else None
+        store: Store
+        port: int | None = None
+        if here is None:
+            crew = Crew.start(size - 1, {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)})
+            store = own_store = open_store(size)
+            port = own_store.port
+        else:
+            store = _torchrun(here, size)
+            crew = Crew.gather(meet_others(store, size - 1))
         crew.tell(
             [
                 orders.Load(
                     rank=rank,
                     size=size,
-                    port=store.port,
+                    port=port,
                     num_threads=num_threads,
                     model=str(source.path),
                     drafter=drafter,
