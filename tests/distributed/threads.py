@@ -23,8 +23,11 @@ def on_ranks(size: int, run: Callable[[Group], Value]) -> list[Value]:
         handle = dist.ProcessGroup(store, rank, size)
         backend = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
         handle._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+        group = Group(rank, size, handle)
         with torch.inference_mode():
-            return run(Group(rank, size, handle))
+            found = run(group)
+            group.gather(torch.zeros(1))  # nobody hangs up while another is still connecting
+        return found
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(one, range(size)))
