@@ -22,6 +22,7 @@ def test_all_is_everything_public() -> None:
         "checks",
         "cli",
         "config",
+        "distributed",
         "engine",
         "errors",
         "kernels",

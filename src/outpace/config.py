@@ -17,6 +17,7 @@ MAX_K = 15
 """Longest draft chain: verify then feeds 16 tokens a row, one tile."""
 
 MAX_SEED = 2**63 - 1
+MAX_RANKS = 1024
 MAX_TOKENS = 1 << 24
 """Longest context, and so the longest answer."""
 MAX_TOP_K = 2**31 - 1
@@ -66,6 +67,10 @@ class EngineConfig:
     they are first needed. 0 captures none. Without a GPU there are no graphs."""
     prefix_reuse: bool = True
     """Keep finished requests' pages and reuse them for prompts that begin alike."""
+    tensor_parallel: int = 1
+    """Ranks that share the model, each a process with a GPU of its own, or on a CPU with a share of its cores."""
+    nccl: tuple[str, ...] = ()
+    """Settings of NCCL for all ranks, as NCCL_PROTO=LL. What every rank sees of them is shown beside."""
 
     def __post_init__(self) -> None:
         limits = {
@@ -75,6 +80,7 @@ class EngineConfig:
             "prefill_chunk": (1, 1 << 20),
             "max_context": (2, MAX_TOKENS),
             "num_pages": (2, 1 << 28),
+            "tensor_parallel": (1, MAX_RANKS),
         }
         check_integers(self, ConfigError, limits)
         if self.control not in ("auto", "fixed"):

@@ -78,6 +78,7 @@ class OracleDrafter(nn.Module):
                 self.next_token[position, token] = following
         self.accuracy = accuracy
         self.target_ids_V = torch.arange(VOCAB)
+        self.num_cached_heads = 1
         self.wiring = SimpleNamespace(
             num_kv_heads=1,
             head_dim=4,

@@ -21,6 +21,8 @@ import outpace
 from outpace import EngineConfig, SamplingParams
 
 MODEL_HELP = "a directory, a .gguf file, a hub id such as org/name, or the alias smollm2"
+SHORT_NAMES = {"tensor_parallel": ("--tp",)}
+"""Names that engines of this field have in common."""
 FOR_PROGRAMS = ("logit_bias", "bad_words", "logprobs", "prompt_logprobs")
 """Token ids in a form that nobody types, and answers that no command prints."""
 
@@ -101,6 +103,7 @@ def add_fields(group: argparse._ArgumentGroup, settings: type, *, skip: Collecti
         summary = f"{docs.get(field.name, '')} {_default(field.default, times)}".strip().replace("%", "%%")
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
+            *SHORT_NAMES.get(field.name, ()),
             dest=field.name,
             default=argparse.SUPPRESS,
             help=summary,

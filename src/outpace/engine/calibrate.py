@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import torch
-
 from outpace.config import ResolvedConfig
 from outpace.engine.runner import Runner
 from outpace.speculation.control import AutomaticControl, Control, FixedControl
@@ -138,7 +136,7 @@ def time_cycles(runner: Runner, num_rows: int, k: int, context: int, count: int)
     times: list[float] = []
     with _occupied(runner, num_rows, k, context, most) as plan:
         while len(times) < count:
-            _put_back(runner, num_rows, context)
+            runner.put_back(num_rows, context)
             times += _one_after_another(runner, plan, min(most, count - len(times)))
     return times
 
@@ -148,7 +146,7 @@ def time_phases(runner: Runner, num_rows: int, k: int, context: int, count: int)
     found = []
     with _occupied(runner, num_rows, k, context, 0) as plan, runner.with_phases():
         for _ in range(1 + count):
-            _put_back(runner, num_rows, context)
+            runner.put_back(num_rows, context)
             ticket = runner.enqueue(plan)
             ticket.read()
             phases = ticket.phases()
@@ -177,22 +175,12 @@ def _one_after_another(runner: Runner, plan: CyclePlan, count: int) -> list[floa
 @contextmanager
 def _occupied(runner: Runner, num_rows: int, k: int, context: int, drift: int) -> Iterator[CyclePlan]:
     """A plan of the first rows, which get pages for it and are empty again at the end."""
-    state = runner.state
     bound = min(context + drift + runner.num_ahead + k + 1, _limit(runner))
-    columns = -(-bound // runner.page_size)
-    pages = torch.arange(num_rows * columns, device=state.device) % _num_pages(runner) + 1  # page 0 is the trash page
-    state.page_table_RP[:num_rows, :columns] = pages.view(num_rows, columns)
-    state.max_k_R[:num_rows] = 0
+    runner.occupy(num_rows, -(-bound // runner.page_size))
     try:
         yield CyclePlan(rows=tuple(range(num_rows)), k=k, needs=Needs(), bound=bound)
     finally:
-        for field in (state.page_table_RP, state.length_R, state.num_pending_R):
-            field[:num_rows] = 0
-
-
-def _put_back(runner: Runner, num_rows: int, context: int) -> None:
-    runner.state.length_R[:num_rows] = context
-    runner.state.num_pending_R[:num_rows] = 1
+        runner.vacate(num_rows)
 
 
 def _limit(runner: Runner) -> int:

@@ -54,9 +54,12 @@ class Engine:
         pair: the models and their pages.
         config: resolved settings.
         control: chooses k; None does as `config.control` says.
+        runner: runs the plans; None makes one for this process alone.
     """
 
-    def __init__(self, pair: Pair, config: ResolvedConfig, control: Control | None = None) -> None:
+    def __init__(
+        self, pair: Pair, config: ResolvedConfig, control: Control | None = None, runner: Runner | None = None
+    ) -> None:
         self.config = config
         self._pair = pair
         self.pages = Pages(config.num_pages, config.page_size, config.prefix_reuse)
@@ -67,7 +70,7 @@ class Engine:
             page_size=config.page_size,
             num_pages=self.pages.num_usable,
         )
-        self.runner = Runner(pair, config)
+        self.runner = runner or Runner(pair, config)
         compiled = compile_common(self.runner, config)
         self.control: Control = control or make_control(self.runner, config)
         self.warmed_up = capture_common(self.runner, config, compiled)

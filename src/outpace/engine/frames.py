@@ -118,6 +118,8 @@ class Frames:
             try:
                 replay, num_bytes = self._capture(run)
             except RuntimeError as error:
+                if self._pair.target.group.size > 1:
+                    raise  # the other ranks may have captured it, and would wait for this one in the middle
                 why_eager = f"{type(error).__name__}: {str(error).splitlines()[0]}"
                 _free_generator(device)
                 logger.warning("cycles of %s run without a graph, and slower: %s", shape, why_eager)
@@ -144,7 +146,7 @@ class Frames:
         torch.cuda.empty_cache()  # as capturing does; what is reserved now does not count as the graph's
         before = torch.cuda.memory_reserved(device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # NCCL's threads are at work
             chosen = run()
 
         def replay() -> Chosen:

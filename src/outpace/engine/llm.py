@@ -17,18 +17,20 @@ from typing import Any
 import torch
 
 from outpace.config import EngineConfig, ResolvedConfig, SamplingParams
+from outpace.distributed.group import ALONE
 from outpace.engine.devices import default_page_size, default_prefill_chunk, resolve_device, resolve_dtype
 from outpace.engine.engine import Engine
 from outpace.engine.inputs import Messages, Prompt, is_id, params_of, prompts_of
 from outpace.engine.live import LiveAnswer
 from outpace.engine.memory import bytes_per_page, check_pages, free_bytes, num_pages
+from outpace.engine.parts import load_parts
 from outpace.engine.progress import Progress
+from outpace.engine.ranks import Ranks, check_ranks
 from outpace.engine.results import Chunk, Result
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError, RequestError
 from outpace.models.drafter import Drafter
-from outpace.models.drafters.checkpoint import load_drafter
-from outpace.models.registry import LoadedTarget, load_target
+from outpace.models.registry import LoadedTarget
 from outpace.models.source import locate
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.models.text.tool_formats import tool_format
@@ -50,7 +52,11 @@ class LLM:
     Raises:
         ConfigError: a setting is unknown or out of range.
         CheckpointError: the model or the drafter cannot be loaded, or they do not fit.
+        EngineError: the process of another rank did not come up.
     """
+
+    ranks: Ranks | None = None
+    """The processes that share the model, where there are several."""
 
     def __init__(
         self,
@@ -63,6 +69,7 @@ class LLM:
         **options: Any,
     ) -> None:
         config = _engine_config(options)
+        check_ranks(config)
         source = locate(model)
         place = resolve_device(device)
         kind = resolve_dtype(dtype, place)
@@ -71,20 +78,29 @@ class LLM:
             raise ConfigError(
                 f"aux_boundaries are a drafter's, and {model} runs without one; name it, or leave them out"
             )
-        target = load_target(source, dtype=kind, device=place)
-        loaded = None
-        if drafter_name is not None:
-            boundaries = None if aux_boundaries is None else _boundaries(aux_boundaries)
-            loaded = load_drafter(drafter_name, target.model, dtype=kind, device=place, aux_boundaries=boundaries)
-            loaded.pack()
-        target.model.pack()
-        self._start(target, loaded, config, drafter_name)
+        boundaries = None if aux_boundaries is None else _boundaries(aux_boundaries)
+        if config.tensor_parallel > 1:
+            self.ranks = Ranks.start(config, source, drafter_name, dtype=kind, device=place, aux_boundaries=boundaries)
+            place = self.ranks.device
+        try:
+            group = ALONE if self.ranks is None else self.ranks.group
+            parts = load_parts(source, drafter_name, dtype=kind, device=place, aux_boundaries=boundaries, group=group)
+            self._start(*parts, config, drafter_name)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def from_parts(
         cls, target: LoadedTarget, drafter: Drafter | None = None, config: EngineConfig | None = None
     ) -> LLM:
-        """An engine over models that are loaded already; several engines may share them."""
+        """An engine over models that are loaded already, whole; several engines may share them.
+
+        Raises:
+            ConfigError: a setting is out of range, or asks for several ranks.
+        """
+        if target.model.group.size > 1 or (config is not None and config.tensor_parallel > 1):
+            raise ConfigError("tensor_parallel above 1 needs processes that load their own shares: use LLM(model, …)")
         llm = cls.__new__(cls)
         llm._start(target, drafter, config or EngineConfig(), None)
         return llm
@@ -98,6 +114,8 @@ class LLM:
         self.dtype: torch.dtype = target.model.embed.weight.dtype
         self.device: torch.device = target.model.embed.weight.device
         self.config = self._resolve(config)
+        if self.ranks is not None:
+            self.ranks.settle(self.config)
         pair = Pair.allocate(
             target.model,
             drafter,
@@ -105,7 +123,8 @@ class LLM:
             page_size=self.config.page_size,
             dtype=self.dtype,
         )
-        self.engine = Engine(pair, self.config)
+        runner = None if self.ranks is None else self.ranks.runner(pair, self.config)
+        self.engine = Engine(pair, self.config, runner=runner)
 
     def _resolve(self, config: EngineConfig) -> ResolvedConfig:
         limit = self.target.config.max_positions
@@ -116,7 +135,7 @@ class LLM:
             )
         max_context = config.max_context or limit
         k = config.k if self.drafter is not None else 0
-        free = free_bytes(self.device)
+        free = free_bytes(self.device) if self.ranks is None else self.ranks.free_bytes()
         page_size = config.page_size or default_page_size(self.device)
         page_bytes = bytes_per_page(self.target.model, self.drafter, page_size, self.dtype)
         if config.num_pages is not None:
@@ -128,6 +147,17 @@ class LLM:
         given = {field: getattr(config, field) for field in EngineConfig.__dataclass_fields__}
         settled = {"max_context": max_context, "k": k, "num_pages": pages, "page_size": page_size}
         return ResolvedConfig(**given | settled | {"prefill_chunk": chunk})
+
+    def close(self) -> None:
+        """Ends the processes of other ranks, after which it serves nothing; alone it has nothing to close."""
+        if self.ranks is not None:
+            self.ranks.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -221,6 +251,7 @@ class LLM:
             "tool_calls": None if form is None else form.describe(),
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
+            "ranks": None if self.ranks is None else self.ranks.describe(),
             "engine": asdict(self.config),
             "control": self.engine.control.describe(),
             "graphs": self.engine.runner.describe() | {"at_start": self.engine.warmed_up},

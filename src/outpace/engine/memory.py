@@ -13,13 +13,13 @@ from outpace.models.target import Target
 
 
 def bytes_per_page(target: Target, drafter: Drafter | None, page_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one page over all layers of both models, the boundary feature included."""
+    """Bytes of one page over all layers of both models, the boundary feature included, on one rank."""
     config = target.config
     kinds = 2 if config.shared_value_dim is None else 1
-    elements = page_size * kinds * config.num_layers * config.num_cached_heads * config.key_dim
+    elements = page_size * kinds * config.num_layers * target.num_cached_heads * config.key_dim
     if drafter is not None:
         wiring = drafter.wiring
-        elements += page_size * 2 * wiring.num_kv_heads * wiring.head_dim + wiring.hidden_size
+        elements += page_size * 2 * drafter.num_cached_heads * wiring.head_dim + wiring.hidden_size
     return elements * dtype.itemsize
 
 

@@ -20,6 +20,7 @@ from outpace.engine.frames import Frame, Frames, Shape
 from outpace.engine.marks import Marks
 from outpace.engine.ticket import Ticket, on_host
 from outpace.errors import RequestError
+from outpace.models.target import Target
 from outpace.speculation.catch_up import catch_up
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.cycle import cycle, no_mark
@@ -88,6 +89,37 @@ class Runner:
             yield
         finally:
             self.frames, self._timed = frames, False
+
+    @property
+    def target(self) -> Target:
+        """What it runs, or this rank's share of it."""
+        return self._pair.target
+
+    def occupy(self, num_rows: int, columns: int) -> None:
+        """Gives the first rows pages 1, 2, … for `columns` pages each, over and over if there are too few; for timing.
+
+        Nobody may be using these rows, and no prefix may be kept. The rows accept no draft.
+        """
+        num_pages = len(self.state.boundary_PH) - 1
+        pages = torch.arange(num_rows * columns, device=self.state.device) % num_pages + 1  # page 0 is the trash page
+        self.state.page_table_RP[:num_rows, :columns] = pages.view(num_rows, columns)
+        self.state.max_k_R[:num_rows] = 0
+
+    def put_back(self, num_rows: int, context: int) -> None:
+        """Sets the first rows' lengths, with one token pending."""
+        self.state.length_R[:num_rows] = context
+        self.state.num_pending_R[:num_rows] = 1
+
+    def vacate(self, num_rows: int) -> None:
+        """Empties the first rows."""
+        for field in (self.state.page_table_RP, self.state.length_R, self.state.num_pending_R):
+            field[:num_rows] = 0
+
+    @torch.inference_mode()
+    def capture(self, shape: Shape) -> None:
+        """Makes the graph of a shape before it is needed, where cycles are graphs."""
+        if self.frames is not None:
+            self.frames.of(shape)
 
     @torch.inference_mode()
     def enqueue(self, plan: Plan) -> Ticket:

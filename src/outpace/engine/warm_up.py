@@ -48,7 +48,7 @@ def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
     """Prefills, and runs common shapes over inert rows. Nobody may be using the first row; without graphs, nothing."""
     began = time.perf_counter()
     frames = runner.frames
-    if frames is None or config.capture_s == 0:
+    if frames is None or config.capture_s == 0 or runner.target.group.size > 1:  # ranks do one thing at a time
         return Compiled(seconds=0.0, num_shapes=0)
     until = began + COMPILES_FOR * config.capture_s
     tasks = [
@@ -71,8 +71,7 @@ def capture_common(runner: Runner, config: ResolvedConfig, compiled: Compiled) -
     shapes = common_shapes(runner, config) if runner.frames is not None and config.capture_s else []
     num_done = 0
     while num_done < len(shapes) and time.perf_counter() - began + compiled.seconds < config.capture_s:
-        assert runner.frames is not None
-        runner.frames.of(shapes[num_done])
+        runner.capture(shapes[num_done])
         num_done += 1
     return {
         "compiled": compiled.num_shapes,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from outpace import LLM, ConfigError, EngineConfig
+from outpace.distributed.group import ALONE, Group
 from outpace.models.arch import RopeConfig, TargetConfig
 from outpace.models.drafter import Drafter
 from outpace.models.registry import LoadedTarget
@@ -52,6 +53,7 @@ def random_models(
     device: torch.device | str,
     dtype: torch.dtype,
     draft_vocab_size: int = DRAFT_VOCAB,
+    group: Group = ALONE,
 ) -> tuple[LoadedTarget, Drafter | None]:
     """A target, and a drafter of its width beside it; always the same weights on one device. Seeds torch.
 
@@ -60,6 +62,7 @@ def random_models(
         drafter: make one.
         device, dtype: of the weights.
         draft_vocab_size: ids that the drafter may propose, spread evenly over the vocabulary; at most all.
+        group: ranks that share the models; all of them make the same share.
 
     Raises:
         ConfigError: the shape is unknown.
@@ -68,7 +71,7 @@ def random_models(
         raise ConfigError(f"shape {shape!r} is unknown; there are {', '.join(SHAPES)}")
     config = SHAPES[shape]()
     torch.manual_seed(SEED)
-    model = Target(config, dtype=dtype, device=device)
+    model = Target(config, group=group, dtype=dtype, device=device)
     _randomise(model)
     made = None
     if drafter:

@@ -6,6 +6,10 @@ cache or a mask: speculation passes paged attention, the trainer a causal one.
 What a drafter takes from its target (embeddings, sometimes the head) stays the target's: it is reachable here, but is
 no parameter of this module, so that training, packing or moving the drafter leaves the target alone.
 
+Where ranks share the target they share the drafter's layer and head too: a draft step reads as many bytes as three or
+four layers of the target and, most of all, a head, and dividing those saves more than three collectives take. `fc` runs
+once a cycle and stays whole. A drafter that the ranks cannot share evenly is whole on each, but for its head.
+
 Source: Li et al. 2025, arXiv:2503.01840. The entry that joins the embedding of token t + 1 with the features of token t
 has rotary position t and predicts token t + 2.
 
@@ -20,12 +24,15 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from outpace.distributed.group import ALONE
 from outpace.errors import ConfigError
 from outpace.models.fresh import DrafterOptions, fresh_wiring
 from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, fuses, pack
 from outpace.models.loading import Slot, fill
+from outpace.models.parallel import Head, across
 from outpace.models.rope import RotaryEmbedding
-from outpace.models.slots import attention_slots, mlp_slots
+from outpace.models.shares import kv_share, why_whole
+from outpace.models.slots import attention_slots, head_slots, mlp_slots
 from outpace.models.target import Target
 from outpace.models.wiring import DrafterWiring
 
@@ -39,7 +46,7 @@ class Drafter(nn.Module):
 
     __call__: Callable[..., tuple[Tensor, Tensor]]
     embed: Embedding
-    lm_head: Linear
+    lm_head: Head
     target_ids_V: Tensor
 
     def __init__(
@@ -54,6 +61,7 @@ class Drafter(nn.Module):
         super().__init__()
         shape = wiring.shape
         self.wiring = wiring
+        self.group = group = target.group if why_whole(shape, target.group.size) is None else ALONE
         place: dict[str, Any] = {"dtype": dtype, "device": device}
         hidden, eps = shape.hidden_size, shape.norm_eps
         num_features = len(wiring.aux_boundaries) * wiring.target_hidden_size
@@ -76,16 +84,17 @@ class Drafter(nn.Module):
             qkv_bias=shape.qkv_bias,
             output_bias=shape.output_bias,
             qk_norm_eps=eps if shape.qk_norm else None,
+            group=group,
             **place,
         )
         self.mlp_norm = RMSNorm(hidden, eps, **place)
-        self.mlp = GatedMLP(hidden, shape.intermediate_size, bias=shape.mlp_bias, **place)
+        self.mlp = GatedMLP(hidden, shape.intermediate_size, bias=shape.mlp_bias, group=group, **place)
         self.norm = RMSNorm(hidden, eps, **place)
         self._borrow(target, dtype)
         if wiring.embedding == "own":
             self.embed = Embedding(wiring.vocab_size, hidden, **place)
         if wiring.lm_head == "own":
-            self.lm_head = Linear(hidden, wiring.draft_vocab_size, **place)
+            self.lm_head = Head(hidden, wiring.draft_vocab_size, group=target.group, **place)
         self.requires_grad_(False)
 
     def _borrow(self, target: Target, dtype: torch.dtype) -> None:
@@ -162,9 +171,9 @@ class Drafter(nn.Module):
         both_BSH = self._inputs(tokens_BS, hidden_BSH)
         rotary = self.rotary(positions_BS, hidden_BSH.dtype, ahead)
         residual_BSH = both_BSH.chunk(2, -1)[1] if self.wiring.norm_before_residual else hidden_BSH
-        attended_BSH = self.attention(both_BSH, rotary, attend, 0)
+        attended_BSH = across(self.group, self.attention(both_BSH, rotary, attend, 0), hidden_BSH)
         x_BSH, normed_BSH = self.mlp_norm.add(residual_BSH, attended_BSH)
-        x_BSH, out_BSH = self.norm.add(x_BSH, self.mlp(normed_BSH))
+        x_BSH, out_BSH = self.norm.add(x_BSH, across(self.group, self.mlp(normed_BSH), x_BSH))
         return (out_BSH if self.wiring.norm_output else x_BSH), out_BSH
 
     def _inputs(self, tokens_BS: Tensor, hidden_BSH: Tensor) -> Tensor:
@@ -179,6 +188,11 @@ class Drafter(nn.Module):
     def logits(self, out: Tensor) -> Tensor:
         """Outputs [..., H] → logits [..., V] over the draft vocabulary; `target_ids_V` says which tokens they are."""
         return self.lm_head(out)
+
+    @property
+    def num_cached_heads(self) -> int:
+        """Heads of the keys and values that this rank caches."""
+        return kv_share(self.group, self.wiring.num_kv_heads).size
 
     def pack(self) -> bool:
         """Readies the loaded drafter for inference, for good; see `layers.pack`. Its target's parts are left alone."""
@@ -195,19 +209,18 @@ class Drafter(nn.Module):
     def slots(self, prefix: str) -> dict[str, Slot]:
         """Where each tensor of a checkpoint goes, whose layer is called `prefix`; the vocabulary maps aside."""
         layer: dict[str, Slot] = {
-            "input_layernorm.weight": self.embed_norm.weight,
-            "hidden_norm.weight": self.hidden_norm.weight,
-            "post_attention_layernorm.weight": self.mlp_norm.weight,
+            "input_layernorm.weight": Slot(self.embed_norm.weight),
+            "hidden_norm.weight": Slot(self.hidden_norm.weight),
+            "post_attention_layernorm.weight": Slot(self.mlp_norm.weight),
         }
         layer |= attention_slots(self.attention) | mlp_slots(self.mlp)
-        slots: dict[str, Slot] = {"norm.weight": self.norm.weight}
+        slots: dict[str, Slot] = {"norm.weight": Slot(self.norm.weight)}
         slots |= {f"{prefix}{name}": slot for name, slot in layer.items()}
         if self.fc is not None:
-            slots["fc.weight"] = self.fc.weight
-            slots |= {} if self.fc.bias is None else {"fc.bias": self.fc.bias}
+            slots["fc.weight"] = Slot(self.fc.weight)
+            slots |= {} if self.fc.bias is None else {"fc.bias": Slot(self.fc.bias)}
         if self.input_norm is not None:
-            slots["input_norm.weight"] = self.input_norm.weight
-        slots |= {f"fc_norm.{name}": parameter for name, parameter in self.fc_norm.named_parameters()}
-        slots |= {"embed_tokens.weight": self.embed.weight} if self.wiring.embedding == "own" else {}
-        slots |= {"lm_head.weight": self.lm_head.weight} if self.wiring.lm_head == "own" else {}
-        return slots
+            slots["input_norm.weight"] = Slot(self.input_norm.weight)
+        slots |= {f"fc_norm.{name}": Slot(parameter) for name, parameter in self.fc_norm.named_parameters()}
+        slots |= {"embed_tokens.weight": Slot(self.embed.weight)} if self.wiring.embedding == "own" else {}
+        return slots | (head_slots(self.lm_head, "lm_head") if self.wiring.lm_head == "own" else {})

@@ -15,25 +15,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from outpace.distributed.group import Group
 from outpace.kernels.attention import PagedAttend
 from outpace.models.arch import TargetConfig
-from outpace.models.layers import Attend, Linear, RMSNorm, fuses
+from outpace.models.layers import Attend, Linear, RMSNorm, SummandLinear, fuses
 from outpace.models.rope import Rotary, rotate
+from outpace.models.shares import even_share
 
 NORM_EPS = 1e-6
 """Of the latents' norms, whatever the config says of the others."""
 
 
 class LatentAttention(nn.Module):
-    """One layer's. `attend` sees one KV head: its key is the latent and the turned part, its value the latent."""
+    """One layer's, or a rank's share of its heads; the latents are whole on every rank.
 
-    def __init__(self, config: TargetConfig, *, dtype: torch.dtype, device: torch.device | str) -> None:
+    `attend` sees one KV head: its key is the latent and the turned part, its value the latent.
+    """
+
+    def __init__(self, config: TargetConfig, *, group: Group, dtype: torch.dtype, device: torch.device | str) -> None:
         super().__init__()
         latent = config.latent
         assert latent is not None
-        self.latent, self.num_heads, self.turned_dim = latent, config.num_heads, config.head_dim
+        self.heads = even_share(group, config.num_heads)
+        self.latent, self.num_heads, self.turned_dim = latent, self.heads.size, config.head_dim
         hidden, bias = config.hidden_size, config.qkv_bias
-        num_rows = config.num_heads * (latent.plain_dim + config.head_dim)
+        num_rows = self.num_heads * (latent.plain_dim + config.head_dim)
         self.q_down: Linear | None = None
         self.q_norm: RMSNorm | None = None
         if latent.q_rank is not None:
@@ -42,10 +48,15 @@ class LatentAttention(nn.Module):
         self.q_up = Linear(latent.q_rank or hidden, num_rows, dtype=dtype, device=device)
         self.kv_down = Linear(hidden, latent.kv_rank + config.head_dim, bias=bias, dtype=dtype, device=device)
         self.kv_norm = RMSNorm(latent.kv_rank, NORM_EPS, dtype=dtype, device=device)
-        shape = (config.num_heads, latent.plain_dim + latent.value_dim, latent.kv_rank)
+        shape = (self.num_heads, latent.plain_dim + latent.value_dim, latent.kv_rank)
         self.kv_up = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
-        self.output = Linear(
-            config.num_heads * latent.value_dim, hidden, bias=config.output_bias, dtype=dtype, device=device
+        self.output = SummandLinear(
+            config.num_heads * latent.value_dim,
+            hidden,
+            group=group,
+            bias=config.output_bias,
+            dtype=dtype,
+            device=device,
         )
         self.query_scale = latent.scale * config.key_dim**0.5
         """`attend` scales by key_dim ** -0.5; this makes it the model's own scale."""

@@ -2,8 +2,10 @@
 
 Queries, keys and values are one product, gate and up another: on a CPU at one to sixteen tokens the time goes to
 reading weights and to launching operations. Layers know nothing of caches or masks: whoever runs the model passes
-`attend`. Weights are left uninitialised: they are loaded, or initialised by the trainer. `__call__` is `forward`
-itself: hooks are not supported, and running nn.Module's search for them 270 times a token took a millisecond.
+`attend`. With a `group` a layer holds one rank's share, and what it gives is this rank's summand of its output: whoever
+runs it adds those of all ranks (`parallel`). Weights are left uninitialised: they are loaded, or initialised by the
+trainer. `__call__` is `forward` itself: hooks are not supported, and running nn.Module's search for them 270 times a
+token took a millisecond.
 
 Legend: B rows, S tokens a row, H hidden, N heads, D head dimension.
 """
@@ -16,8 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from outpace.distributed.group import ALONE, Group
 from outpace.kernels.attention import PagedAttend
 from outpace.models.rope import Rotary, rotate
+from outpace.models.shares import even_share, kv_share
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q_BSND [B, S, num_heads, D], k [B, S, num_kv_heads, D], v) → o [B, S, num_heads, D], where the
@@ -85,6 +89,26 @@ class Linear(nn.Module):
             self.doubles_lone_rows = self.in_features > MAX_LONE_INPUTS and self.weight.dtype.itemsize == 2
             del self.weight
         return self.packed is not None
+
+
+class SummandLinear(Linear):
+    """A product cut along its inputs: this rank's columns of W, which give a summand of y. The first rank adds b."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        group: Group,
+        bias: bool = False,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        columns = even_share(group, in_features)
+        here = bias and group.rank == 0
+        super().__init__(columns.size, out_features, bias=here, dtype=dtype, device=device)
+        self.columns = columns
+        self.bias_elsewhere = bias and not here
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -187,12 +211,14 @@ class GatedMLP(nn.Module):
         intermediate_size: int,
         *,
         bias: bool = False,
+        group: Group = ALONE,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        self.gate_up = Linear(hidden_size, 2 * intermediate_size, bias=bias, dtype=dtype, device=device)
-        self.down = Linear(intermediate_size, hidden_size, bias=bias, dtype=dtype, device=device)
+        width = even_share(group, intermediate_size).size
+        self.gate_up = Linear(hidden_size, 2 * width, bias=bias, dtype=dtype, device=device)
+        self.down = SummandLinear(intermediate_size, hidden_size, group=group, bias=bias, dtype=dtype, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
         if fuses(x):
@@ -215,8 +241,8 @@ class GatedMLP(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention. Its input may be wider than the model (`in_features`): EAGLE-3 feeds two states.
 
-    `qkv` holds the rows of queries, keys, values in this order. With `qk_norm` every query and key head is
-    RMS-normed before it is turned, as Qwen3 does. What comes out may be `Linear.summands`.
+    `qkv` holds the rows of queries, keys, values in this order, of the heads that are this rank's. With `qk_norm` every
+    query and key head is RMS-normed before it is turned, as Qwen3 does. What comes out may be `Linear.summands`.
     """
 
     def __init__(
@@ -230,14 +256,18 @@ class Attention(nn.Module):
         qkv_bias: bool = False,
         output_bias: bool = False,
         qk_norm_eps: float | None = None,
+        group: Group = ALONE,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
-        num_rows = (num_heads + 2 * num_kv_heads) * head_dim
+        self.heads, self.kv_heads, self.head_dim = even_share(group, num_heads), kv_share(group, num_kv_heads), head_dim
+        self.num_heads, self.num_kv_heads = self.heads.size, self.kv_heads.size
+        num_rows = (self.num_heads + 2 * self.num_kv_heads) * head_dim
         self.qkv = Linear(in_features, num_rows, bias=qkv_bias, dtype=dtype, device=device)
-        self.output = Linear(num_heads * head_dim, hidden_size, bias=output_bias, dtype=dtype, device=device)
+        self.output = SummandLinear(
+            num_heads * head_dim, hidden_size, group=group, bias=output_bias, dtype=dtype, device=device
+        )
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if qk_norm_eps is not None:

@@ -1,19 +1,45 @@
 """Filling a model from named tensors, and saying exactly which ones do not fit.
 
-A slot is a view into a parameter: three tensors of a file may fill three row ranges of one fused weight. Tensors
-are fetched one at a time, so a lazy mapping never holds the whole checkpoint beside the model.
+A slot is a view into a parameter: three tensors of a file may fill three row ranges of one fused weight, and where
+ranks share a model a slot takes this rank's part alone. Tensors are fetched one at a time, so a lazy mapping never
+holds the whole checkpoint beside the model; a safetensors file is mapped, so what is cut away is not even read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from outpace.errors import CheckpointError
+from outpace.models.shares import Share
 
-Slot = Tensor
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a tensor of the checkpoint goes, or the share of it that this rank holds."""
+
+    tensor: Tensor
+    share: Share | None = None
+    """Along `dim`; None is all of it."""
+    dim: int = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the tensor in the checkpoint."""
+        shape = list(self.tensor.shape)
+        if self.share is not None:
+            shape[self.dim] = self.share.whole
+        return torch.Size(shape)
+
+    def take(self, tensor: Tensor) -> None:
+        """Copies what is this rank's out of a tensor of `shape`."""
+        if self.share is not None:
+            tensor = tensor.narrow(self.dim, self.share.start, self.share.size)
+        self.tensor.copy_(tensor)
+
 
 FLOAT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -45,7 +71,7 @@ def fill(slots: Mapping[str, Slot], tensors: Mapping[str, Tensor], *, optional: 
     with torch.no_grad():
         for name in tensors:
             if name in names:
-                slots[name].copy_(_checked(name, tensors[name], slots[name].shape))
+                slots[name].take(_checked(name, tensors[name], slots[name].shape))
 
 
 def _checked(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from outpace.distributed.group import ALONE, Group
 from outpace.models.arch import MixtureConfig
 from outpace.models.layers import GatedMLP, Linear, fuses
+from outpace.models.parallel import whole
+from outpace.models.shares import even_share
 
 
 class Mixture(nn.Module):
@@ -29,6 +32,7 @@ class Mixture(nn.Module):
         hidden_size: int,
         config: MixtureConfig,
         *,
+        group: Group = ALONE,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -38,13 +42,14 @@ class Mixture(nn.Module):
         self.router = Linear(hidden_size, config.num_experts, dtype=router_dtype, device=device)
         correction = torch.empty(config.num_experts, device=device) if config.corrects else None
         self.register_buffer("correction_E", correction)
-        shape = (config.num_experts, 2 * config.intermediate_size, hidden_size)
+        self.columns = even_share(group, config.intermediate_size)
+        shape = (config.num_experts, 2 * self.columns.size, hidden_size)
         self.gate_up = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
-        shape = (config.num_experts, hidden_size, config.intermediate_size)
+        shape = (config.num_experts, hidden_size, self.columns.size)
         self.down = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
         self.shared: GatedMLP | None = None
         if config.shared_size:
-            self.shared = GatedMLP(hidden_size, config.shared_size, dtype=dtype, device=device)
+            self.shared = GatedMLP(hidden_size, config.shared_size, group=group, dtype=dtype, device=device)
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         """[B, S, H]; on a GPU, for few tokens, its summands [C, B, S, H] in float32, one for each expert of a token."""
@@ -64,7 +69,7 @@ class Mixture(nn.Module):
             y = F.linear(F.silu(gate) * up, self.down[expert])
             out_TH.index_add_(0, tokens, y.float() * scores_TC[tokens, places, None])
         out_BSH = out_TH.to(x_BSH.dtype).view(x_BSH.shape)
-        return out_BSH if self.shared is None else out_BSH + self.shared(x_BSH)
+        return out_BSH if self.shared is None else out_BSH + whole(self.shared(x_BSH), x_BSH)
 
     __call__ = forward
 

@@ -9,10 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from outpace.distributed.group import ALONE, Group
 from outpace.models.arch import TargetConfig
 from outpace.models.gguf.checkpoint import read_gguf
 from outpace.models.hf.config import read_target
 from outpace.models.hf.wrapped import read_tensors
+from outpace.models.shares import check_target
 from outpace.models.source import Source
 from outpace.models.target import Target
 from outpace.models.text.tokenizer import Tokenizer
@@ -57,15 +59,24 @@ def describe_target(source: Source) -> Described:
     return Described(config=config, tokenizer=tokenizer, notes=notes, open_tensors=partial(read_tensors, source.path))
 
 
-def load_target(source: Source, *, dtype: torch.dtype, device: torch.device | str) -> LoadedTarget:
+def load_target(
+    source: Source, *, dtype: torch.dtype, device: torch.device | str, group: Group = ALONE
+) -> LoadedTarget:
     """Reads a checkpoint, converting its weights to `dtype` one tensor at a time. The model is not packed.
+
+    Args:
+        source: where it lies.
+        dtype, device: of the weights.
+        group: ranks that share it; each reads its own part.
 
     Raises:
         CheckpointError: it cannot be read, is not served, or its tensors do not fit its configuration.
+        ConfigError: the ranks cannot share it evenly.
     """
     described = describe_target(source)
+    check_target(described.config, group.size)
     tensors = described.open_tensors()
-    model = Target(described.config, dtype=dtype, device=device)
+    model = Target(described.config, group=group, dtype=dtype, device=device)
     model.load(tensors)
     return LoadedTarget(
         config=described.config, model=model, tokenizer=described.tokenizer, source=source, notes=described.notes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from outpace.models.latent import LatentAttention
-from outpace.models.layers import Attention, GatedMLP, Linear
+from outpace.models.layers import Attention, GatedMLP, Linear, SummandLinear
 from outpace.models.loading import Slot
 from outpace.models.mixture import Mixture
+from outpace.models.parallel import Head
+from outpace.models.shares import Share
 
 EXPERT_NAMES = {
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
@@ -18,55 +20,85 @@ EXPERT_NAMES = {
 
 def attention_slots(attention: Attention) -> dict[str, Slot]:
     """The slots of an attention block (`self_attn.…`); drafters have them too."""
-    num_rows = [n * attention.head_dim for n in (attention.num_heads, attention.num_kv_heads, attention.num_kv_heads)]
-    slots = _parts(attention.qkv, {f"self_attn.{name}_proj": n for name, n in zip("qkv", num_rows, strict=True)})
-    slots |= _parts(attention.output, {"self_attn.o_proj": attention.output.out_features})
+    D, kv_heads = attention.head_dim, attention.kv_heads.times(attention.head_dim)
+    slots = _rows(
+        attention.qkv,
+        {
+            "self_attn.q_proj": attention.heads.times(D),
+            "self_attn.k_proj": kv_heads,
+            "self_attn.v_proj": kv_heads,
+        },
+    )
+    slots |= _columns(attention.output, "self_attn.o_proj")
     if attention.q_norm is not None and attention.k_norm is not None:
-        slots["self_attn.q_norm.weight"] = attention.q_norm.weight
-        slots["self_attn.k_norm.weight"] = attention.k_norm.weight
+        slots["self_attn.q_norm.weight"] = Slot(attention.q_norm.weight)
+        slots["self_attn.k_norm.weight"] = Slot(attention.k_norm.weight)
     return slots
 
 
 def latent_slots(attention: LatentAttention) -> dict[str, Slot]:
     """The slots of latent attention (`self_attn.…`)."""
-    products = {"kv_a_proj_with_mqa": attention.kv_down, "o_proj": attention.output}
-    norms = {"kv_a_layernorm": attention.kv_norm}
+    slots = _whole(attention.kv_down, "self_attn.kv_a_proj_with_mqa") | _columns(attention.output, "self_attn.o_proj")
+    slots["self_attn.kv_a_layernorm.weight"] = Slot(attention.kv_norm.weight)
+    queries = "q_proj"
     if attention.q_down is not None and attention.q_norm is not None:
-        products |= {"q_a_proj": attention.q_down, "q_b_proj": attention.q_up}
-        norms["q_a_layernorm"] = attention.q_norm
-    else:
-        products["q_proj"] = attention.q_up
-    slots: dict[str, Slot] = {f"self_attn.{name}.weight": norm.weight for name, norm in norms.items()}
-    slots["self_attn.kv_b_proj.weight"] = attention.kv_up.flatten(0, 1)
-    for name, product in products.items():
-        slots |= _parts(product, {f"self_attn.{name}": product.out_features})
+        slots |= _whole(attention.q_down, "self_attn.q_a_proj")
+        slots["self_attn.q_a_layernorm.weight"] = Slot(attention.q_norm.weight)
+        queries = "q_b_proj"
+    rows_a_head = attention.q_up.out_features // attention.num_heads
+    slots |= _rows(attention.q_up, {f"self_attn.{queries}": attention.heads.times(rows_a_head)})
+    kv_up = attention.kv_up
+    slots["self_attn.kv_b_proj.weight"] = Slot(kv_up.flatten(0, 1), attention.heads.times(kv_up.shape[1]))
     return slots
 
 
 def mlp_slots(mlp: GatedMLP, name: str = "mlp") -> dict[str, Slot]:
     """The slots of a gated MLP (`mlp.…`)."""
-    width = mlp.down.in_features
-    slots = _parts(mlp.gate_up, {f"{name}.gate_proj": width, f"{name}.up_proj": width})
-    return slots | _parts(mlp.down, {f"{name}.down_proj": mlp.down.out_features})
+    share = mlp.down.columns
+    slots = _rows(mlp.gate_up, {f"{name}.gate_proj": share, f"{name}.up_proj": share})
+    return slots | _columns(mlp.down, f"{name}.down_proj")
 
 
 def mixture_slots(mixture: Mixture, architecture: str) -> dict[str, Slot]:
     """The slots of a mixture of experts."""
     block, gate, up, down = EXPERT_NAMES[architecture]
-    slots: dict[str, Slot] = {f"{block}.gate.weight": mixture.router.weight}
+    slots = _whole(mixture.router, f"{block}.gate")
     if mixture.correction_E is not None:
-        slots[f"{block}.gate.e_score_correction_bias"] = mixture.correction_E
+        slots[f"{block}.gate.e_score_correction_bias"] = Slot(mixture.correction_E)
     for expert in range(mixture.config.num_experts):
-        halves = mixture.gate_up[expert].chunk(2)
-        for name, slot in ((gate, halves[0]), (up, halves[1]), (down, mixture.down[expert])):
-            slots[f"{block}.experts.{expert}.{name}.weight"] = slot
+        name, halves = f"{block}.experts.{expert}", mixture.gate_up[expert].chunk(2)
+        slots[f"{name}.{gate}.weight"] = Slot(halves[0], mixture.columns)
+        slots[f"{name}.{up}.weight"] = Slot(halves[1], mixture.columns)
+        slots[f"{name}.{down}.weight"] = Slot(mixture.down[expert], mixture.columns, dim=1)
     return slots | ({} if mixture.shared is None else mlp_slots(mixture.shared, f"{block}.shared_experts"))
 
 
-def _parts(linear: Linear, num_rows: dict[str, int]) -> dict[str, Slot]:
-    """Row ranges of one product: name → number of rows, in their order."""
-    sizes = list(num_rows.values())
-    slots = dict(zip((f"{name}.weight" for name in num_rows), linear.weight.split_with_sizes(sizes), strict=True))
+def head_slots(head: Head, name: str) -> dict[str, Slot]:
+    """The slot of a vocabulary head, whose rows may be filled up behind its share."""
+    return {f"{name}.weight": Slot(head.weight[: head.share.size], head.share)}
+
+
+def _whole(linear: Linear, name: str) -> dict[str, Slot]:
+    slots = {f"{name}.weight": Slot(linear.weight)}
+    return slots if linear.bias is None else slots | {f"{name}.bias": Slot(linear.bias)}
+
+
+def _rows(linear: Linear, shares: dict[str, Share]) -> dict[str, Slot]:
+    """Row ranges of one product, in their order: name → share of that tensor's rows."""
+    sizes = [share.size for share in shares.values()]
+    weights = zip(shares.items(), linear.weight.split_with_sizes(sizes), strict=True)
+    slots = {f"{name}.weight": Slot(part, share) for (name, share), part in weights}
     if linear.bias is not None:
-        slots |= zip((f"{name}.bias" for name in num_rows), linear.bias.split_with_sizes(sizes), strict=True)
+        biases = zip(shares.items(), linear.bias.split_with_sizes(sizes), strict=True)
+        slots |= {f"{name}.bias": Slot(part, share) for (name, share), part in biases}
+    return slots
+
+
+def _columns(linear: SummandLinear, name: str) -> dict[str, Slot]:
+    """A product that is cut along its inputs; other ranks than the first know its bias, and take none of it."""
+    slots = {f"{name}.weight": Slot(linear.weight, linear.columns, dim=1)}
+    if linear.bias is not None:
+        slots[f"{name}.bias"] = Slot(linear.bias)
+    elif linear.bias_elsewhere:
+        slots[f"{name}.bias"] = Slot(linear.weight.new_empty(0), Share(0, 0, linear.out_features))
     return slots

@@ -10,33 +10,41 @@ Legend: B rows, S tokens a row, H hidden, F tapped features (A taps · H), V voc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from outpace.distributed.group import ALONE, Group
 from outpace.models.arch import TargetConfig
 from outpace.models.latent import LatentAttention
-from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
+from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, RMSNorm, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.mixture import Mixture
+from outpace.models.parallel import Head, across
 from outpace.models.rope import Rotary, RotaryEmbedding
-from outpace.models.slots import attention_slots, latent_slots, mixture_slots, mlp_slots
+from outpace.models.shares import check_target, kv_share
+from outpace.models.slots import attention_slots, head_slots, latent_slots, mixture_slots, mlp_slots
 
 
 class Layer(nn.Module):
     """One pre-norm transformer layer."""
 
-    def __init__(self, config: TargetConfig, index: int, *, dtype: torch.dtype, device: torch.device | str) -> None:
+    def __init__(
+        self, config: TargetConfig, index: int, *, group: Group, dtype: torch.dtype, device: torch.device | str
+    ) -> None:
         super().__init__()
+        self.group = group
+        place: dict[str, Any] = {"dtype": dtype, "device": device}
         hidden, eps = config.hidden_size, config.norm_eps
-        self.input_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
-        self.attention = _attention(config, dtype, device)
-        self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
+        self.input_norm = RMSNorm(hidden, eps, **place)
+        self.attention = _attention(config, group, place)
+        self.mlp_norm = RMSNorm(hidden, eps, **place)
         self.mlp: GatedMLP | Mixture
         if config.mixture is not None and config.mixture.layers[index]:
-            self.mlp = Mixture(hidden, config.mixture, dtype=dtype, device=device)
+            self.mlp = Mixture(hidden, config.mixture, group=group, **place)
         else:
-            self.mlp = GatedMLP(hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device)
+            self.mlp = GatedMLP(hidden, config.intermediate_size, bias=config.mlp_bias, group=group, **place)
 
     def forward(
         self, x_BSH: Tensor, delta_BSH: Tensor | None, rotary: Rotary, attend: Attend, index: int
@@ -50,15 +58,16 @@ class Layer(nn.Module):
             input_BSH, whole, and the two parts of the output.
         """
         input_BSH, normed_BSH = self.input_norm.add(x_BSH, delta_BSH)
-        x_BSH, normed_BSH = self.mlp_norm.add(input_BSH, self.attention(normed_BSH, rotary, attend, index))
-        return input_BSH, x_BSH, self.mlp(normed_BSH)
+        attended_BSH = across(self.group, self.attention(normed_BSH, rotary, attend, index), input_BSH)
+        x_BSH, normed_BSH = self.mlp_norm.add(input_BSH, attended_BSH)
+        return input_BSH, x_BSH, across(self.group, self.mlp(normed_BSH), x_BSH)
 
     __call__ = forward
 
 
-def _attention(config: TargetConfig, dtype: torch.dtype, device: torch.device | str) -> Attention | LatentAttention:
+def _attention(config: TargetConfig, group: Group, place: dict[str, Any]) -> Attention | LatentAttention:
     if config.latent is not None:
-        return LatentAttention(config, dtype=dtype, device=device)
+        return LatentAttention(config, group=group, **place)
     return Attention(
         config.hidden_size,
         config.hidden_size,
@@ -68,30 +77,37 @@ def _attention(config: TargetConfig, dtype: torch.dtype, device: torch.device | 
         qkv_bias=config.qkv_bias,
         output_bias=config.output_bias,
         qk_norm_eps=config.norm_eps if config.qk_norm else None,
-        dtype=dtype,
-        device=device,
+        group=group,
+        **place,
     )
 
 
 class Target(nn.Module):
-    """A target model. Its weights are frozen, and uninitialised until `load`."""
+    """A target model, or one rank's share of it. Its weights are frozen, and uninitialised until `load`.
+
+    Raises:
+        ConfigError: the ranks of `group` cannot share it.
+    """
 
     def __init__(
         self,
         config: TargetConfig,
         *,
+        group: Group = ALONE,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        self.config = config
-        self.embed = Embedding(config.vocab_size, config.hidden_size, dtype=dtype, device=device)
+        check_target(config, group.size)
+        self.config, self.group = config, group
+        place: dict[str, Any] = {"dtype": dtype, "device": device}
+        self.embed = Embedding(config.vocab_size, config.hidden_size, **place)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim, device=device)
-        self.layers = nn.ModuleList(Layer(config, i, dtype=dtype, device=device) for i in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps, dtype=dtype, device=device)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype=dtype, device=device)
+        self.layers = nn.ModuleList(Layer(config, i, group=group, **place) for i in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps, **place)
+        self.lm_head = Head(config.hidden_size, config.vocab_size, group=group, **place)
         if config.tie_embeddings:
-            self.lm_head.weight = self.embed.weight
+            self.lm_head.tie(self.embed)
         self.requires_grad_(False)
 
     def forward(
@@ -120,8 +136,13 @@ class Target(nn.Module):
         return hidden_BSH, features_BSF
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Final hidden states [..., H] → logits [..., V], in the model's dtype."""
+        """Final hidden states [..., H] → logits [..., V], in the model's dtype, on every rank."""
         return self.lm_head(hidden)
+
+    @property
+    def num_cached_heads(self) -> int:
+        """Heads of the keys and values that this rank caches; a latent every rank caches whole."""
+        return 1 if self.config.latent is not None else kv_share(self.group, self.config.num_kv_heads).size
 
     def pack(self) -> bool:
         """Readies the loaded model for inference, for good; see `layers.pack`."""
@@ -149,10 +170,9 @@ class Target(nn.Module):
 
     def slots(self) -> dict[str, Slot]:
         """Where each tensor of a transformers checkpoint goes."""
-        slots: dict[str, Slot] = {"model.embed_tokens.weight": self.embed.weight}
-        slots["model.norm.weight"] = self.norm.weight
+        slots = {"model.embed_tokens.weight": Slot(self.embed.weight), "model.norm.weight": Slot(self.norm.weight)}
         if not self.config.tie_embeddings:
-            slots["lm_head.weight"] = self.lm_head.weight
+            slots |= head_slots(self.lm_head, "lm_head")
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             named = layer_slots(layer, self.config.architecture)
@@ -163,8 +183,8 @@ class Target(nn.Module):
 def layer_slots(layer: Layer, architecture: str) -> dict[str, Slot]:
     """The slots of one layer, without their prefix."""
     slots: dict[str, Slot] = {
-        "input_layernorm.weight": layer.input_norm.weight,
-        "post_attention_layernorm.weight": layer.mlp_norm.weight,
+        "input_layernorm.weight": Slot(layer.input_norm.weight),
+        "post_attention_layernorm.weight": Slot(layer.mlp_norm.weight),
     }
     attention, mlp = layer.attention, layer.mlp
     slots |= attention_slots(attention) if isinstance(attention, Attention) else latent_slots(attention)

@@ -47,8 +47,8 @@ class Suspicion(Generic[Item]):
         Raises:
             EngineError: the engine is broken, not a request.
         """
-        device_died = isinstance(error, torch.AcceleratorError)
-        if device_died or not running or self._in_a_row >= MAX_IN_A_ROW:
+        is_the_engines = isinstance(error, torch.AcceleratorError | EngineError)
+        if is_the_engines or not running or self._in_a_row >= MAX_IN_A_ROW:
             raise EngineError(f"the engine is broken: {type(error).__name__}: {error}") from error
         again = self._error is not None
         self._error = error

@@ -39,10 +39,10 @@ class Pair:
                 shared_value_dim=shared_value_dim,
             )
 
-        cache = pages(config.num_layers, config.num_cached_heads, config.key_dim, config.shared_value_dim)
+        cache = pages(config.num_layers, target.num_cached_heads, config.key_dim, config.shared_value_dim)
         if drafter is None:
             return cls(target, cache)
-        return cls(target, cache, drafter, pages(1, drafter.wiring.num_kv_heads, drafter.wiring.head_dim))
+        return cls(target, cache, drafter, pages(1, drafter.num_cached_heads, drafter.wiring.head_dim))
 
     @property
     def taps(self) -> tuple[int, ...]:

@@ -145,7 +145,8 @@ def _splits(num_places: int, num_ids: int) -> int:
     splits = _MIN_SPLITS
     while splits < _MAX_SPLITS and 2 * splits * num_places <= _PROGRAMS:
         splits *= 2
-    return min(splits, triton.next_power_of_2(triton.cdiv(num_ids, _BLOCK)))
+    num_blocks: int = triton.next_power_of_2(triton.cdiv(num_ids, _BLOCK))
+    return min(splits, num_blocks)
 
 
 def choose(

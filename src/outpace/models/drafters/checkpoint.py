@@ -119,7 +119,7 @@ def save_drafter(drafter: Drafter, directory: Path, *, shard_bytes: int = 5 << 3
     """
     assert drafter.mlp.down.packed is None, "a packed drafter has no plain weights"
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {name: slot.detach() for name, slot in drafter.slots(MIDLAYER).items()} | _vocabulary_maps(drafter)
+    tensors = {name: slot.tensor.detach() for name, slot in drafter.slots(MIDLAYER).items()} | _vocabulary_maps(drafter)
     shards = _shards(tensors, shard_bytes)
     names = _file_names(len(shards))
     for name, shard in zip(names, shards, strict=True):

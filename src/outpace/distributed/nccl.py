@@ -1,0 +1,43 @@
+"""NCCL's settings: asked for in the config, set before NCCL starts in any process, read back in every one.
+
+NCCL reads its environment once, when a process first uses it, and never says what it took. So settings are put into
+the environment that a worker is started with, and what each rank reports is what its process sees.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from outpace.errors import ConfigError
+
+_NAME = re.compile(r"(NCCL|TORCH_NCCL)_[A-Z0-9_]+")
+_SEEN = re.compile(r"(NCCL|TORCH_NCCL|TORCH_SYMM_MEM|CUDA_VISIBLE)_[A-Z0-9_]+")
+
+
+def parse(settings: Sequence[str]) -> dict[str, str]:
+    """ "NCCL_PROTO=LL" and the like, by name.
+
+    Raises:
+        ConfigError: a text is no such setting, or one name has two values.
+    """
+    found: dict[str, str] = {}
+    for text in settings:
+        name, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
+        if not equals or not value or not _NAME.fullmatch(name):
+            raise ConfigError(f"nccl holds {text!r:.80}; each setting must be NAME=VALUE, as NCCL_PROTO=LL")
+        if found.get(name, value) != value:
+            raise ConfigError(f"nccl gives {name} both {found[name]} and {value}; leave one out")
+        found[name] = value
+    return found
+
+
+def apply(settings: dict[str, str]) -> None:
+    """Puts settings into this process's environment, where NCCL finds them if it has not started yet."""
+    os.environ.update(settings)
+
+
+def observed() -> dict[str, str]:
+    """What of NCCL's settings this process sees."""
+    return {name: value for name, value in sorted(os.environ.items()) if _SEEN.fullmatch(name)}

@@ -1,0 +1,59 @@
+"""Processes for the other ranks of this machine: fresh Pythons that inherit one socket each and this environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+SECONDS_TO_END = 5.0
+
+
+class Worker:
+    """A process that runs a module's `main` with a socket's descriptor.
+
+    Args:
+        module: what it runs, as `python -m module FD`.
+        settings: environment variables that it has from its first moment.
+    """
+
+    def __init__(self, module: str, settings: dict[str, str]) -> None:
+        self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                env=os.environ | settings,
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is not for what a worker says
+                start_new_session=True,  # Ctrl-C in a terminal is the first rank's to handle
+            )
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def how_it_ended(self) -> str | None:
+        """In words; None if it has not, in a second's time."""
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return None
+        if code >= 0:
+            return f"exited with status {code}"
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by signal {-code}"
+
+    def end(self) -> None:
+        """Waits until it has ended, which it does when its socket is closed; kills it if it does not."""
+        try:
+            self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,261 @@
+"""The other ranks as the first one sees them: started, told what to do, watched, and ended.
+
+A rank that dies ends the group: its connection breaks, what waits for it in a collective is aborted, and whatever the
+first rank does next raises an `EngineError` that says which rank died and how. The others end with their connections.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from threading import Event, Lock, Thread
+from typing import TypeVar, cast
+
+import msgspec
+import torch
+
+from outpace.distributed import rendezvous
+from outpace.distributed.pipe import Pipe, PipeClosed
+from outpace.distributed.workers import Worker
+from outpace.engine import orders
+from outpace.engine.orders import Answer, Order
+from outpace.errors import EngineError
+
+SECONDS_TO_NOTICE = 5.0
+"""How long an error of our own is held back for a rank's death to be seen, which would explain it."""
+SECONDS_TO_EXPLAIN = 2.0
+"""How long what a rank says is held back: a rank that died without a word would explain it."""
+SECONDS_TO_GIVE_UP = 20.0
+"""How long a forward may stay stuck on the device after a rank died, before this process ends itself."""
+STUCK = 70
+"""Exit status then: sysexits' EX_SOFTWARE."""
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+Value = TypeVar("Value")
+
+
+class Crew:
+    """Ranks 1 … size - 1.
+
+    Args:
+        pipes: to each of them, in order.
+        workers: their processes, if this one started them.
+    """
+
+    def __init__(self, pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker]) -> None:
+        self._pipes, self._workers = pipes, workers
+        self.last: torch.cuda.Event | None = None
+        """The end of the forward that was enqueued last."""
+        self._answers: tuple[SimpleQueue[Answer], ...] = tuple(SimpleQueue() for _ in pipes)
+        self._checks: dict[int, tuple[int, int]] = {}
+        """Checksums of the first rank, and how many others have the same, by number of forwards."""
+        self._early: deque[tuple[int, orders.Checked]] = deque()
+        self._lock = Lock()
+        self._error: EngineError | None = None
+        self._failed = Event()
+        for rank in range(1, 1 + len(pipes)):
+            Thread(target=self._watch, args=(rank,), name=f"rank {rank}", daemon=True).start()
+        self._end = weakref.finalize(self, _end, pipes, workers)
+
+    @classmethod
+    def start(cls, num_others: int, settings: dict[str, str]) -> Crew:
+        """Starts processes on this machine, with these environment variables, and waits until Python runs in them.
+
+        Raises:
+            EngineError: one did not come up.
+        """
+        workers = [Worker("outpace.engine.follower", settings) for _ in range(num_others)]
+        crew = cls([Pipe(worker.connection, Answer) for worker in workers], workers)
+        crew.hear(orders.Here)
+        return crew
+
+    @classmethod
+    def gather(cls, connections: Sequence[socket.socket]) -> Crew:
+        """Takes in ranks that torchrun started.
+
+        Raises:
+            EngineError: one hung up before it said which rank it is.
+        """
+        pipes: dict[int, Pipe[Answer]] = {}
+        for connection in connections:
+            pipe: Pipe[Answer] = Pipe(connection, Answer)
+            try:
+                here = pipe.receive()
+            except PipeClosed as error:
+                raise EngineError(f"a rank that torchrun started ended before it began: {error}") from error
+            assert isinstance(here, orders.Here)
+            pipes[here.rank] = pipe
+        return cls([pipes[rank] for rank in sorted(pipes)], [])
+
+    def close(self) -> None:
+        """Ends the other ranks' processes; at the latest that happens when this process ends."""
+        with self._lock:
+            if self._error is None:
+                self._error = EngineError("this LLM was closed: make a new one")
+        self._end()
+
+    def tell(self, order: Order | Sequence[Order]) -> None:
+        """Sends an order to every rank, or each its own.
+
+        Raises:
+            EngineError: a rank died.
+        """
+        self.check()
+        each = order if isinstance(order, Sequence) else [order] * len(self._pipes)
+        for rank, (pipe, message) in enumerate(zip(self._pipes, each, strict=True), start=1):
+            try:
+                pipe.send(message)
+            except PipeClosed as error:
+                self._failed.wait(SECONDS_TO_NOTICE)
+                self._fail(rank, str(error))
+        self.check()
+
+    def hear(self, kind: type[Kind]) -> list[Kind]:
+        """One answer of every rank, in order; waits for them.
+
+        Raises:
+            EngineError: a rank died.
+        """
+        found: list[Kind] = []
+        for rank, answers in enumerate(self._answers, start=1):
+            while True:
+                self.check()
+                with suppress(Empty):
+                    answer = answers.get(timeout=0.2)
+                    break
+            if not isinstance(answer, kind):
+                self._fail(rank, f"it said {type(answer).__name__} where {kind.__name__} was due")
+                self.check()
+            found.append(cast(Kind, answer))
+        return found
+
+    def watched(self, call: Callable[[], Value]) -> Value:
+        """Calls what waits for other ranks, and stops waiting if one dies.
+
+        Raises:
+            EngineError: a rank died.
+        """
+        outcome: SimpleQueue[Value | BaseException] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                outcome.put(call())
+            except BaseException as error:
+                outcome.put(error)
+
+        Thread(target=run, name="waits for ranks", daemon=True).start()
+        while True:
+            self.check()
+            with suppress(Empty):
+                value = outcome.get(timeout=0.1)
+                break
+        if isinstance(value, BaseException):
+            raise self._explained(value) from value
+        return value
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Around what other ranks do too: where it raises here alone, ranks can never be brought together again.
+
+        Raises:
+            EngineError: a rank died, or this one raised.
+        """
+        try:
+            yield
+        except Exception as error:
+            raise self._explained(error) from error
+        except BaseException:
+            self._fail(0, "it was interrupted in the middle of a forward")
+            raise
+
+    def _explained(self, error: BaseException) -> EngineError:
+        if not self._failed.wait(SECONDS_TO_NOTICE):
+            self._fail(0, f"it raised {type(error).__name__}: {error}")
+        assert self._error is not None
+        return self._error
+
+    def compare(self, num_forwards: int, checksum: int) -> None:
+        """Checks the tokens of this rank's first so many forwards against those of the others, as far as they came.
+
+        Raises:
+            EngineError: they differ.
+        """
+        with self._lock:
+            self._checks[num_forwards] = (checksum, 0)
+            early, self._early = self._early, deque()
+        for rank, checked in early:
+            self._compare(rank, checked)
+        self.check()
+
+    def check(self) -> None:
+        """Raises EngineError if the group has ended."""
+        if self._error is not None:
+            raise self._error
+
+    def _watch(self, rank: int) -> None:
+        pipe, answers = self._pipes[rank - 1], self._answers[rank - 1]
+        try:
+            while True:
+                match answer := pipe.receive():
+                    case orders.Checked():
+                        self._compare(rank, answer)
+                    case orders.Failed(message=message):
+                        self._failed.wait(SECONDS_TO_EXPLAIN)
+                        self._fail(rank, message)
+                    case _:
+                        answers.put(answer)
+        except PipeClosed as error:
+            ended = self._workers[rank - 1].how_it_ended() if self._workers else None
+            self._fail(rank, f"its process {ended}" if ended else str(error))
+
+    def _compare(self, rank: int, checked: orders.Checked) -> None:
+        with self._lock:
+            own = self._checks.get(checked.num_forwards)
+            if own is None:
+                self._early.append((rank, checked))
+                return
+            checksum, num_same = own
+            self._checks[checked.num_forwards] = (checksum, num_same + 1)
+            if num_same + 1 == len(self._pipes):
+                del self._checks[checked.num_forwards]
+        if checked.checksum != checksum:
+            self._fail(rank, f"it chose other tokens than rank 0 within its first {checked.num_forwards} forwards")
+
+    def _fail(self, rank: int, why: str) -> None:
+        """The first reason counts. Whatever waits for the rank is set free."""
+        with self._lock:
+            if self._error is not None:
+                return
+            pid = f" (process {self._workers[rank - 1].pid})" if rank and self._workers else ""
+            self._error = EngineError(
+                f"tensor-parallel rank {rank}{pid} failed: {why}; the group of {1 + len(self._pipes)} ranks has ended: "
+                "make a new LLM"
+            )
+        self._failed.set()
+        for pipe in self._pipes:
+            pipe.close()  # the others end; what they would have said is of no use
+        Thread(target=self._set_free, name="sets free", daemon=True).start()
+
+    def _set_free(self) -> None:
+        rendezvous.abort()
+        deadline = time.monotonic() + SECONDS_TO_GIVE_UP
+        while self.last is not None and not self.last.query():
+            if time.monotonic() > deadline:
+                print(f"outpace: {self._error}; a forward is stuck on the GPU, so this process ends", file=sys.stderr)
+                os._exit(STUCK)
+            time.sleep(0.1)
+
+
+def _end(pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker]) -> None:
+    for pipe in pipes:
+        pipe.close()
+    for worker in workers:
+        worker.end()
+    rendezvous.leave()

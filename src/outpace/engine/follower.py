@@ -1,0 +1,133 @@
+"""A rank that does what the first one says: `python -m outpace.engine.follower FD`, or a process of torchrun.
+
+It loads its share, then runs plan after plan on a runner of its own. The scheduler, control, requests and texts exist
+in the first rank alone. It ends with its connection, at any moment, so that it never outlives the first rank.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from contextlib import ExitStack, suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import NoReturn
+
+import torch
+from torch.distributed.distributed_c10d import Store
+
+from outpace.distributed import nccl
+from outpace.distributed.pipe import Pipe, PipeClosed
+from outpace.distributed.rendezvous import Launched, device_of, join, reach_store
+from outpace.engine import orders
+from outpace.engine.checksum import Checksum
+from outpace.engine.devices import DTYPES
+from outpace.engine.memory import free_bytes
+from outpace.engine.orders import Order
+from outpace.engine.parts import load_parts
+from outpace.engine.runner import Runner
+from outpace.errors import OutpaceError
+from outpace.models.source import locate
+from outpace.speculation.pair import Pair
+
+FAILED = 1
+
+
+def main(descriptor: int) -> None:
+    """Follows over an inherited socket until the first rank hangs up."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the first rank decides when this one ends
+    follow(Pipe(socket.socket(fileno=descriptor), Order))
+
+
+def follow(pipe: Pipe[Order], here: Launched | None = None, store: Store | None = None) -> NoReturn:
+    """Does what comes until the other side hangs up, and then ends the process.
+
+    Args:
+        pipe: to the first rank.
+        here, store: what torchrun said and where its ranks meet; None where the first rank says so.
+    """
+    queue: SimpleQueue[Order] = SimpleQueue()
+    Thread(target=_read, args=(pipe, queue), name="orders", daemon=True).start()
+    try:
+        pipe.send(orders.Here(rank=-1 if here is None else here.rank))
+        runner = _ready(pipe, queue, here, store)
+        checksum = Checksum(runner.num_ahead)
+        with ExitStack() as phases:
+            while True:
+                _obey(queue.get(), runner, checksum, pipe, phases)
+    except BaseException as error:
+        message = str(error) if isinstance(error, OutpaceError) else f"{type(error).__name__}: {error}"
+        with suppress(PipeClosed):  # nobody is left to hear it
+            pipe.send(orders.Failed(message=message[:2000]))
+        os._exit(FAILED)
+
+
+def _read(pipe: Pipe[Order], queue: SimpleQueue[Order]) -> None:
+    """The end of the connection is noticed in the longest forward, and in a collective that others left."""
+    try:
+        while True:
+            queue.put(pipe.receive())
+    except PipeClosed:
+        os._exit(0)
+
+
+def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, store: Store | None) -> Runner:
+    load = queue.get()
+    assert isinstance(load, orders.Load)
+    if load.num_threads is not None:
+        torch.set_num_threads(load.num_threads)
+    local_rank = load.rank if here is None else here.local_rank
+    device = device_of(torch.device(load.device), local_rank, local_rank + 1)
+    if store is None:
+        assert load.port is not None
+        store = reach_store(load.port)
+    group = join(store, load.rank, load.size, device)
+    target, drafter = load_parts(
+        locate(load.model),
+        load.drafter,
+        dtype=DTYPES[load.dtype],
+        device=device,
+        aux_boundaries=load.aux_boundaries,
+        group=group,
+    )
+    pipe.send(orders.Loaded(device=str(device), free_bytes=free_bytes(device), nccl=nccl.observed()))
+    settle = queue.get()
+    assert isinstance(settle, orders.Settle)
+    config = settle.config
+    pair = Pair.allocate(
+        target.model, drafter, num_pages=config.num_pages, page_size=config.page_size, dtype=DTYPES[load.dtype]
+    )
+    runner = Runner(pair, config)
+    pipe.send(orders.Settled())
+    return runner
+
+
+def _obey(order: Order, runner: Runner, checksum: Checksum, pipe: Pipe[Order], phases: ExitStack) -> None:
+    match order:
+        case orders.Cycle(plan=plan) | orders.Prefill(plan=plan) | orders.CatchUp(plan=plan):
+            seen = checksum.add(runner.enqueue(plan))
+            if seen is not None:
+                pipe.send(orders.Checked(num_forwards=seen[0], checksum=seen[1]))
+        case orders.Provide():
+            runner.provide()
+        case orders.Occupy(num_rows=num_rows, columns=columns):
+            runner.occupy(num_rows, columns)
+        case orders.PutBack(num_rows=num_rows, context=context):
+            runner.put_back(num_rows, context)
+        case orders.Vacate(num_rows=num_rows):
+            runner.vacate(num_rows)
+        case orders.Capture(shape=shape):
+            runner.capture(shape)
+        case orders.TimePhases(on=True):
+            phases.enter_context(runner.with_phases())
+        case orders.TimePhases(on=False):
+            phases.close()
+        case _:
+            raise AssertionError(f"{type(order).__name__} came to a rank that runs already")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

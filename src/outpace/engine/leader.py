@@ -1,0 +1,104 @@
+"""The first rank's runner: says to the other ranks what it is about to do, then does it.
+
+Whatever changes the device state goes through here, so that all ranks go through the same states. Nothing comes back
+but the sign that a rank is alive and, now and then, a checksum of the tokens that it chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+from outpace.config import ResolvedConfig
+from outpace.engine import orders
+from outpace.engine.checksum import Checksum
+from outpace.engine.crew import Crew
+from outpace.engine.frames import Shape
+from outpace.engine.runner import Runner
+from outpace.engine.ticket import Ticket
+from outpace.speculation.pair import Pair
+from outpace.types import Outcome, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTicket(Ticket):
+    """A ticket that is worth nothing if a rank died meanwhile."""
+
+    crew: Crew
+
+    def read(self) -> Outcome:
+        """Waits for the forward.
+
+        Raises:
+            EngineError: a rank died.
+        """
+        outcome = Ticket.read(self)
+        self.crew.check()
+        return outcome
+
+
+class Leader(Runner):
+    """Runs plans on all ranks.
+
+    Args:
+        pair: this rank's share of the models, and its pages.
+        config: settings, which the others have been told.
+        crew: the other ranks.
+    """
+
+    def __init__(self, pair: Pair, config: ResolvedConfig, crew: Crew) -> None:
+        super().__init__(pair, config)
+        self._crew = crew
+        self._checksum = Checksum(self.num_ahead)
+
+    def enqueue(self, plan: Plan) -> Ticket:
+        """Starts one forward on every rank.
+
+        Raises:
+            EngineError: a rank died, or ranks chose different tokens.
+        """
+        self._crew.tell(orders.order_of(plan))
+        with self._crew.in_step():
+            ticket = super().enqueue(plan)
+            self._crew.last = ticket.done
+            seen = self._checksum.add(ticket)
+        if seen is not None:
+            self._crew.compare(*seen)
+        return SharedTicket(**{field.name: getattr(ticket, field.name) for field in fields(ticket)}, crew=self._crew)
+
+    def provide(self) -> None:
+        """See `Runner.provide`."""
+        self._crew.tell(orders.Provide())
+        super().provide()
+
+    def occupy(self, num_rows: int, columns: int) -> None:
+        """See `Runner.occupy`."""
+        self._crew.tell(orders.Occupy(num_rows=num_rows, columns=columns))
+        super().occupy(num_rows, columns)
+
+    def put_back(self, num_rows: int, context: int) -> None:
+        """See `Runner.put_back`."""
+        self._crew.tell(orders.PutBack(num_rows=num_rows, context=context))
+        super().put_back(num_rows, context)
+
+    def vacate(self, num_rows: int) -> None:
+        """See `Runner.vacate`."""
+        self._crew.tell(orders.Vacate(num_rows=num_rows))
+        super().vacate(num_rows)
+
+    def capture(self, shape: Shape) -> None:
+        """See `Runner.capture`."""
+        self._crew.tell(orders.Capture(shape=shape))
+        with self._crew.in_step():
+            super().capture(shape)
+
+    @contextmanager
+    def with_phases(self) -> Iterator[None]:
+        """See `Runner.with_phases`."""
+        self._crew.tell(orders.TimePhases(on=True))
+        try:
+            with super().with_phases():
+                yield
+        finally:
+            self._crew.tell(orders.TimePhases(on=False))

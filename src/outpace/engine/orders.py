@@ -1,0 +1,136 @@
+"""What the first rank tells the others, and what they answer. Ranks do the same work in the same order."""
+
+from __future__ import annotations
+
+import msgspec
+
+from outpace.config import ResolvedConfig
+from outpace.engine.frames import Shape
+from outpace.types import CatchUpPlan, CyclePlan, Plan, PrefillPlan
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class Load(_Message, frozen=True, kw_only=True):
+    """The first order: which rank this is, where the others meet, and what to load, as `LLM` resolved it."""
+
+    rank: int
+    size: int
+    port: int | None
+    """Of the store on this machine; None where torchrun's ranks have one."""
+    num_threads: int | None
+    """For a CPU's arithmetic; None leaves it."""
+    model: str
+    drafter: str | None
+    dtype: str
+    device: str
+    aux_boundaries: tuple[int, ...] | None
+
+
+class Settle(_Message, frozen=True, kw_only=True):
+    """Settings in which nothing is left open: allocate pages and the device state."""
+
+    config: ResolvedConfig
+
+
+class Cycle(_Message, frozen=True, kw_only=True):
+    """Run this plan."""
+
+    plan: CyclePlan
+
+
+class Prefill(_Message, frozen=True, kw_only=True):
+    """Run this plan."""
+
+    plan: PrefillPlan
+
+
+class CatchUp(_Message, frozen=True, kw_only=True):
+    """Run this plan."""
+
+    plan: CatchUpPlan
+
+
+class Provide(_Message, frozen=True, kw_only=True):
+    """`Runner.provide`."""
+
+
+class Occupy(_Message, frozen=True, kw_only=True):
+    """`Runner.occupy`."""
+
+    num_rows: int
+    columns: int
+
+
+class PutBack(_Message, frozen=True, kw_only=True):
+    """`Runner.put_back`."""
+
+    num_rows: int
+    context: int
+
+
+class Vacate(_Message, frozen=True, kw_only=True):
+    """`Runner.vacate`."""
+
+    num_rows: int
+
+
+class Capture(_Message, frozen=True, kw_only=True):
+    """`Runner.capture`."""
+
+    shape: Shape
+
+
+class TimePhases(_Message, frozen=True, kw_only=True):
+    """The beginning or the end of `Runner.with_phases`."""
+
+    on: bool
+
+
+class Here(_Message, frozen=True, kw_only=True):
+    """A rank's process has started."""
+
+    rank: int
+
+
+class Loaded(_Message, frozen=True, kw_only=True):
+    """The rank's share of the weights is in place."""
+
+    device: str
+    free_bytes: int
+    nccl: dict[str, str]
+    """Settings as the rank's process sees them."""
+
+
+class Settled(_Message, frozen=True, kw_only=True):
+    """Pages and state are there."""
+
+
+class Checked(_Message, frozen=True, kw_only=True):
+    """Checksum of the tokens that the rank's first so many forwards chose."""
+
+    num_forwards: int
+    checksum: int
+
+
+class Failed(_Message, frozen=True, kw_only=True):
+    """The rank raised, and ends."""
+
+    message: str
+
+
+Order = Load | Settle | Cycle | Prefill | CatchUp | Provide | Occupy | PutBack | Vacate | Capture | TimePhases
+Answer = Here | Loaded | Settled | Checked | Failed
+
+
+def order_of(plan: Plan) -> Order:
+    """The order to run a plan."""
+    match plan:
+        case CyclePlan():
+            return Cycle(plan=plan)
+        case PrefillPlan():
+            return Prefill(plan=plan)
+        case CatchUpPlan():
+            return CatchUp(plan=plan)

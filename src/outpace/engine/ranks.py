@@ -1,0 +1,159 @@
+"""Tensor parallel from `LLM`'s side: the other ranks brought up beside this one, and what there is to say of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.distributed_c10d import Store
+
+from outpace.config import EngineConfig, ResolvedConfig
+from outpace.distributed import nccl
+from outpace.distributed.group import Group
+from outpace.distributed.pipe import Pipe
+from outpace.distributed.rendezvous import (
+    Launched,
+    device_of,
+    join,
+    launched,
+    meet_first,
+    meet_others,
+    open_store,
+    torchrun_store,
+)
+from outpace.engine import orders
+from outpace.engine.crew import Crew
+from outpace.engine.follower import follow
+from outpace.engine.leader import Leader
+from outpace.engine.memory import free_bytes
+from outpace.engine.orders import Order
+from outpace.errors import ConfigError
+from outpace.models.registry import describe_target
+from outpace.models.shares import check_target
+from outpace.models.source import Source
+from outpace.speculation.pair import Pair
+
+
+def check_ranks(config: EngineConfig) -> None:
+    """Refuses settings of NCCL that are none, or that nothing would read.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    nccl.parse(config.nccl)
+    if config.nccl and config.tensor_parallel == 1:
+        raise ConfigError(f"nccl is {list(config.nccl)}, but one rank alone has no use for it: set tensor_parallel")
+
+
+def _torchrun(here: Launched, size: int) -> Store:
+    """The store of torchrun's ranks. Returns in the first of them; the others follow it until it ends.
+
+    Raises:
+        ConfigError: torchrun started another number of ranks.
+    """
+    if here.size != size:
+        raise ConfigError(
+            f"tensor_parallel is {size}, but torchrun started {here.size} ranks (WORLD_SIZE): make them equal"
+        )
+    store = torchrun_store()
+    if here.rank:
+        follow(Pipe(meet_first(store), Order), here, store)
+    return store
+
+
+class Ranks:
+    """All ranks of one LLM, this process's being the first. `start` makes them."""
+
+    def __init__(self, group: Group, device: torch.device, crew: Crew, asked: dict[str, str]) -> None:
+        self.group, self.device = group, device
+        self._crew, self._asked = crew, asked
+        self._others: list[orders.Loaded] = []
+
+    def close(self) -> None:
+        """Ends the other ranks."""
+        self._crew.close()
+
+    @classmethod
+    def start(
+        cls,
+        config: EngineConfig,
+        source: Source,
+        drafter: str | None,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        aux_boundaries: tuple[int, ...] | None,
+    ) -> Ranks:
+        """Starts the other ranks, which begin to load, and joins them.
+
+        Raises:
+            ConfigError: the model cannot be shared by so many ranks, or there are not enough GPUs.
+            EngineError: a rank did not come up.
+        """
+        size, here = config.tensor_parallel, launched()
+        check_target(describe_target(source).config, size)
+        asked = nccl.parse(config.nccl)
+        nccl.apply(asked)
+        own = device_of(device, 0 if here is None else here.local_rank, size if here is None else here.local_rank + 1)
+        num_threads = max(1, torch.get_num_threads() // size) if device.type == "cpu" and here is None else None
+        store: Store
+        port: int | None = None
+        if here is None:
+            crew = Crew.start(size - 1, {} if num_threads is None else {"OMP_NUM_THREADS": str(num_threads)})
+            store = own_store = open_store(size)
+            port = own_store.port
+        else:
+            store = _torchrun(here, size)
+            crew = Crew.gather(meet_others(store, size - 1))
+        crew.tell(
+            [
+                orders.Load(
+                    rank=rank,
+                    size=size,
+                    port=port,
+                    num_threads=num_threads,
+                    model=str(source.path),
+                    drafter=drafter,
+                    dtype=str(dtype).removeprefix("torch."),
+                    device=device.type,
+                    aux_boundaries=aux_boundaries,
+                )
+                for rank in range(1, size)
+            ]
+        )
+        group = crew.watched(lambda: join(store, 0, size, own))
+        if own.type == "cuda":
+            torch.cuda.set_device(own)  # of this thread; the other one was for waiting
+        return cls(group, own, crew, asked)
+
+    def free_bytes(self) -> int:
+        """Memory that is free on every rank once all have loaded.
+
+        Raises:
+            EngineError: a rank could not load its share.
+        """
+        self._others = self._crew.hear(orders.Loaded)
+        return min(free_bytes(self.device), *(other.free_bytes for other in self._others))
+
+    def settle(self, config: ResolvedConfig) -> None:
+        """Tells the others the resolved settings, by which they allocate."""
+        self._crew.tell(orders.Settle(config=config))
+
+    def runner(self, pair: Pair, config: ResolvedConfig) -> Leader:
+        """The first rank's runner, once the others' are there."""
+        leader = Leader(pair, config, self._crew)
+        self._crew.hear(orders.Settled)
+        return leader
+
+    def describe(self) -> dict[str, Any]:
+        """As plain data for JSON: NCCL's settings as asked for, and as each rank's process sees them."""
+        seen = [nccl.observed(), *(other.nccl for other in self._others)]
+        devices = [str(self.device), *(other.device for other in self._others)]
+        return {
+            "size": self.group.size,
+            "backend": "nccl" if self.device.type == "cuda" else "gloo",
+            "nccl_asked": self._asked,
+            "ranks": [
+                {"device": device, "nccl_observed": observed} for device, observed in zip(devices, seen, strict=True)
+            ],
+        }

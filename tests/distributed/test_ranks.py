@@ -1,0 +1,174 @@
+"""Ranks in processes of their own: the same answers as alone, and a clear end when one of them dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.test_lossless import answers, prompts
+from models.checkpoints import make_checkpoint
+from outpace import LLM, ConfigError, EngineError, SamplingParams
+from outpace.models.drafter import Drafter
+from outpace.models.drafters.checkpoint import save_drafter
+from outpace.models.registry import load_target
+from outpace.models.source import locate
+
+OPTIONS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "page_size": 4, "max_rows": 8, "num_pages": 400}
+
+
+def checkpoints(directory: Path, architecture: str, **overrides: Any) -> tuple[str, str]:
+    """A target and a drafter for it, of random weights."""
+    target, drafter = directory / "target", directory / "drafter"
+    make_checkpoint(target, architecture, **overrides)
+    loaded = load_target(locate(str(target)), dtype=torch.float32, device="cpu")
+    save_drafter(Drafter.create(loaded.model, draft_ids=None), drafter)
+    return str(target), str(drafter)
+
+
+def processes() -> set[int]:
+    """Followers that are alive, whoever started them."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"outpace.engine.follower" in path.read_bytes():
+                found.add(int(path.parent.name))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+def children(pid: int) -> set[int]:
+    return {p for p in processes() if f"PPid:\t{pid}\n" in _status(p)}
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return ""
+
+
+PARAMS = [
+    SamplingParams(max_tokens=20, ignore_eos=True),
+    SamplingParams(max_tokens=20, ignore_eos=True, temperature=0.9, seed=5),
+    SamplingParams(max_tokens=20, ignore_eos=True, temperature=1.1, top_p=0.9, top_k=40, seed=6),
+    SamplingParams(max_tokens=20, ignore_eos=True, repetition_penalty=1.3, logit_bias={7: 2.0}, logprobs=2),
+]
+PLAIN = [replace(params, max_k=0) for params in PARAMS]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mixtral", "deepseek_v3"])
+def test_ranks_write_what_one_writes(architecture: str, tmp_path: Path) -> None:
+    target, drafter = checkpoints(tmp_path, architecture)
+    batch = prompts(4, seed=2)
+    alone = answers(LLM(target, drafter=None, **OPTIONS).generate(batch, PARAMS))
+    size = 4 if architecture == "llama" else 2
+    control = "auto" if architecture == "qwen3" else "fixed"
+    with LLM(target, drafter=drafter, k=3, control=control, tensor_parallel=size, **OPTIONS) as llm:
+        assert len(children(os.getpid())) == size - 1
+        assert answers(llm.generate(batch, PARAMS)) == alone
+        assert answers(llm.generate(batch, PLAIN)) == alone
+        assert llm.describe()["ranks"]["backend"] == "gloo"
+    assert not children(os.getpid())
+
+
+def test_a_killed_rank_ends_the_group_with_a_clear_error(tmp_path: Path) -> None:
+    target, _ = checkpoints(tmp_path, "llama")
+    llm = LLM(target, drafter=None, tensor_parallel=4, **OPTIONS)
+    victim = min(children(os.getpid()))
+    stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=100, ignore_eos=True))
+    next(stream)
+    os.kill(victim, signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=rf"rank \d \(process {victim}\) failed: .*SIGKILL"):
+        list(stream)
+    with pytest.raises(EngineError, match="make a new LLM"):
+        llm.generate([1, 2, 3])
+    assert time.monotonic() - began < 8.0
+    llm.close()
+    assert not children(os.getpid())
+
+
+def test_ranks_end_with_the_first(tmp_path: Path) -> None:
+    target, _ = checkpoints(tmp_path, "llama")
+    script = (
+        "import os, signal, sys\n"
+        "from outpace import LLM\n"
+        f"llm = LLM({target!r}, drafter=None, tensor_parallel=2, dtype='float32', num_pages=100)\n"
+        "print('up', flush=True)\n"
+        "signal.pause()\n"
+    )
+    first = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "up\n"
+    followers = children(first.pid)
+    assert len(followers) == 1
+    first.kill()
+    first.wait()
+    first.stdout.close()
+    deadline = time.monotonic() + 10.0
+    while followers & processes():
+        assert time.monotonic() < deadline, "a rank outlived the first one"
+        time.sleep(0.05)
+
+
+def test_ranks_that_choose_different_tokens_are_found_out(tmp_path: Path) -> None:
+    """The first rank's noise is another from the second token on."""
+    target, _ = checkpoints(tmp_path, "llama")
+    with LLM(target, drafter=None, tensor_parallel=2, **OPTIONS) as llm:
+        stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=200, ignore_eos=True, temperature=1.0, seed=1))
+        next(stream)
+        llm.engine.runner.state.seed_R.fill_(2)
+        with pytest.raises(EngineError, match="it chose other tokens than rank 0 within its first 64 forwards"):
+            list(stream)
+
+
+def test_what_cannot_be_shared_is_refused_before_any_process_starts(tmp_path: Path) -> None:
+    target, _ = checkpoints(tmp_path, "llama")
+    with pytest.raises(ConfigError, match="num_attention_heads is 4, which 3 ranks cannot share evenly"):
+        LLM(target, drafter=None, tensor_parallel=3, **OPTIONS)
+    with pytest.raises(ConfigError, match=r"nccl holds 'PROTO=LL'; each setting must be NAME=VALUE"):
+        LLM(target, drafter=None, tensor_parallel=2, nccl=("PROTO=LL",), **OPTIONS)
+    with pytest.raises(ConfigError, match="one rank alone has no use for it"):
+        LLM(target, drafter=None, nccl=("NCCL_PROTO=LL",), **OPTIONS)
+    assert not children(os.getpid())
+
+
+def test_ranks_of_torchrun_write_what_one_writes(tmp_path: Path) -> None:
+    target, drafter = checkpoints(tmp_path, "llama")
+    command = ["generate", target, "5 6 7 8", "--ids", "--json", "--max-tokens", "12", "--ignore-eos"]
+    command += ["--drafter", drafter, "--dtype", "float32", "--device", "cpu", "--num-pages", "100"]
+    alone = _output([sys.executable, "-m", "outpace.cli.main", *command])
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    shared = _output([*launcher, "-m", "outpace.cli.main", *command, "--tp", "2"])
+    assert shared["token_ids"] == alone["token_ids"]
+    assert shared["settings"]["ranks"]["size"] == 2
+
+
+def _output(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_settings_of_nccl_are_shown_as_asked_for_and_as_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("NCCL_PROTO", "Simple")  # put back at the end, which the engine's own setting is not
+    target, _ = checkpoints(tmp_path, "llama")
+    with LLM(target, drafter=None, tensor_parallel=2, nccl=("NCCL_PROTO=LL",), **OPTIONS) as llm:
+        ranks = llm.describe()["ranks"]
+        assert ranks["nccl_asked"] == {"NCCL_PROTO": "LL"}
+        for rank in ranks["ranks"]:
+            assert rank["nccl_observed"]["NCCL_PROTO"] == "LL"
+            assert rank["nccl_observed"]["NCCL_ALGO"] == "Ring"
