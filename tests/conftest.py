@@ -10,7 +10,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # For tests that start another Python.
-os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent / "src")
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    (str(Path(__file__).parent.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")]))
+)
 
 import pytest
 import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.kernels.gpu.walk import BLOCK_T, ENOUGH, MANY, MAX_SPLITS, MULTIPROCESSORS, walk_of
+from outpace.kernels.gpu.walk import BLOCK_T, ENOUGH, MAX_SPLITS, MULTIPROCESSORS, walk_of
 
 
 @pytest.mark.parametrize("num_programs", [1, 8, 24, 64, 128, 199, 200, 256, 512, 1024])
@@ -25,6 +25,6 @@ def test_a_short_table_is_not_cut_into_more_splits_than_it_has_blocks() -> None:
     assert walk_of(8, 1 << 20, 5).splits == 4
 
 
-def test_only_very_many_programs_are_small() -> None:
-    assert walk_of(MANY - 1, 1 << 20, None).positions == BLOCK_T
-    assert walk_of(MANY, 1 << 20, None).positions < BLOCK_T
+def test_two_blocks_are_on_their_way_where_there_is_room() -> None:
+    assert walk_of(2 * MULTIPROCESSORS, 1 << 20, None).stages > walk_of(2 * MULTIPROCESSORS + 1, 1 << 20, None).stages
+    assert walk_of(8, 1 << 20, None).stages == walk_of(1024, 1 << 20, None).stages

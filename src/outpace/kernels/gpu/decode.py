@@ -21,7 +21,7 @@ from outpace.kernels.gpu.chain import fetch, launch_next, overlapped, wait
 from outpace.kernels.gpu.rope import finite
 from outpace.kernels.gpu.softmax import soften
 from outpace.kernels.gpu.splits import join, span
-from outpace.kernels.gpu.walk import walk_of
+from outpace.kernels.gpu.walk import BLOCK_T, WARPS, walk_of
 
 MAX_QUERIES = 64
 """Queries that share a KV head: G · S at most."""
@@ -256,7 +256,7 @@ def decode_attention(
     # As many as fit into the tile of queries, so that one compilation serves several numbers of tokens.
     block_s = 1 if S == 1 else max(triton.next_power_of_2(S), block_m // triton.next_power_of_2(G))
     shared = {"WINDOW": window or 0, "HAS_FIRST": first_B is not None, "D": D, "BLOCK_D": block_d}
-    shared |= {"SPLITS": splits, "BLOCK_T": walk.positions} | overlapped(qkv.device)
+    shared |= {"SPLITS": splits, "BLOCK_T": BLOCK_T} | overlapped(qkv.device)
     _decode[(splits, N, B)](
         qkv,
         cos,
@@ -285,7 +285,7 @@ def decode_attention(
         BLOCK_M=block_m,
         BLOCK_S=block_s,
         PRECISION="ieee" if keys_NHD.dtype == torch.float32 else None,
-        num_warps=walk.warps,
+        num_warps=WARPS,
         num_stages=walk.stages,
         **shared,
     )

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 BLOCK_T = 64
 """Positions that a program reads at a time."""
+WARPS = 4
 MULTIPROCESSORS = 132
-MANY = 6 * MULTIPROCESSORS
-"""Programs; more than are at work at a time."""
 ENOUGH = 200
 """So many programs fill the GPU without splits, which would cost more than they bring."""
 MAX_SPLITS = 64
@@ -16,13 +15,10 @@ MAX_SPLITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """In how many splits the past is read, and how a program walks through its own."""
+    """In how many splits the past is read, and how much of it a program has on its way."""
 
     splits: int
     """A power of two: each number is a compilation."""
-    positions: int
-    """At a time."""
-    warps: int
     stages: int
     """Three buffer one block, five buffer two."""
 
@@ -31,8 +27,7 @@ def walk_of(num_programs: int, reach: int, max_splits: int | None) -> Walk:
     """The walk for so many rows and KV heads, times each other.
 
     Two buffers pay where long walks leave a multiprocessor two programs at most. Elsewhere their room is worth more to
-    the programs beside them, and to the kernel that comes next. Very many programs go in waves, and small ones leave no
-    multiprocessor waiting in the last.
+    the programs beside them, and to the kernel that comes next.
 
     Args:
         num_programs: without splits.
@@ -43,6 +38,4 @@ def walk_of(num_programs: int, reach: int, max_splits: int | None) -> Walk:
         most = min(4 * MULTIPROCESSORS // num_programs, MAX_SPLITS, reach // BLOCK_T)
         max_splits = most if num_programs < ENOUGH else 1
     splits = 1 << (max(1, max_splits).bit_length() - 1)
-    if num_programs >= MANY:
-        return Walk(splits, BLOCK_T // 2, 2, 3)
-    return Walk(splits, BLOCK_T, 4, 5 if splits == 1 and num_programs <= 2 * MULTIPROCESSORS else 3)
+    return Walk(splits, 5 if splits == 1 and num_programs <= 2 * MULTIPROCESSORS else 3)
