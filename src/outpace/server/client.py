@@ -83,15 +83,15 @@ class EngineClient:
         if self.status == "down" or not self.described:
             raise Unavailable(self.reason, "engine_down")
 
-    def submit(self, wanted: Sequence[Wanted], seconds: float) -> Submission:
-        """Queues answers, which have so many seconds.
+    def submit(self, wanted: Sequence[Wanted], seconds: float, kept: tuple[str, ...] = ()) -> Submission:
+        """Queues answers, which have so many seconds and show these special tokens.
 
         Raises:
             QueueFull: so many do not fit the queue.
             Unavailable: nothing is taken now.
         """
         self.check_open()
-        return self.desk.submit(wanted, seconds)
+        return self.desk.submit(wanted, seconds, kept)
 
     async def state(self) -> State | None:
         """How the engine is now; None if it is not there, or does not answer in time."""

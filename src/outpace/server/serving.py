@@ -46,7 +46,8 @@ class Served:
 
     def begin(self) -> None:
         """Asks the engine, for the first time or once more."""
-        self._live = LiveAnswer(self._llm.engine, self._llm.tokenizer, self.submit.prompt_ids, self.submit.params)
+        llm, submit = self._llm, self.submit
+        self._live = LiveAnswer(llm.engine, llm.tokenizer, submit.prompt_ids, submit.params, submit.kept)
         self._live.begin()
         self._skip_tokens, self._skip_characters = self._num_tokens, self._num_characters
 

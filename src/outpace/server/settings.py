@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from outpace.checks import check_integers, check_real
 from outpace.errors import ConfigError
 
+ToolParser = Literal["auto", "hermes", "llama3", "mistral"]
 MIB = 1 << 20
 DAY = 86_400.0
 
@@ -31,6 +33,8 @@ class ServerConfig:
     line: a file or the environment variable OUTPACE_API_KEY (separated by commas) is safer."""
     api_key_file: str | None = None
     """A file with one such key a line; empty lines and lines with # in front do not count."""
+    tool_parser: ToolParser = "auto"
+    """How the model spells tool calls; auto is what its chat template teaches."""
     max_concurrency: int | None = None
     """Most answers in the engine at once; the others wait outside and survive its restart. None takes max_rows."""
     queue_limit: int = 256
@@ -58,6 +62,8 @@ class ServerConfig:
         check_real(self, ConfigError, "request_timeout", 0.01, DAY)
         check_real(self, ConfigError, "drain_timeout", 0.0, DAY)
         check_real(self, ConfigError, "log_interval", 0.1, DAY)
+        if self.tool_parser not in get_args(ToolParser):
+            raise ConfigError(f"tool_parser is {self.tool_parser!r}; there are {', '.join(get_args(ToolParser))}")
         if not all(self.api_key):
             raise ConfigError("api_key holds an empty key; give a key of at least one character, or none")
 

@@ -45,6 +45,8 @@ class Submit(_Message, frozen=True, kw_only=True):
     id: int
     prompt_ids: list[int]
     params: SamplingParams
+    kept: tuple[str, ...] = ()
+    """Special tokens that its text shows."""
 
 
 class Abort(_Message, frozen=True, kw_only=True):
