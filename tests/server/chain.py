@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
@@ -39,7 +40,7 @@ def make_chain(
 
     Args:
         directory: is made.
-        chains: texts of tokens that follow one another; one of a single byte or an added token each. No token but the
+        chains: texts whose tokens follow one another: the bytes of a character, or a word as one added token. No token but the
             end may be in two of them. Behind the last one of a chain comes its first; behind those in none, one of the
             first chain.
         special: further tokens that decoding leaves out.
@@ -53,7 +54,7 @@ def make_chain(
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in (START, END, *special)])
-    words = [word for chain in chains for word in chain if len(word.encode()) > 1]
+    words = [word for chain in chains for word in chain if len(word) > 1]
     backend.add_tokens([tokenizers.AddedToken(word, normalized=False) for word in words if word not in special])
     follows = _follows(backend, chains)
     table_VV = torch.randn(WIDTH, WIDTH)
@@ -97,17 +98,19 @@ def _write(directory: Path, table_VV: Tensor, end: int) -> None:
             if "norm" in name:
                 parameter.fill_(1.0)
             elif "o_proj" in name or "down_proj" in name:
-                parameter.mul_(0.1)
+                parameter.mul_(0.07)
         model.model.embed_tokens.weight.copy_(torch.eye(WIDTH) * WIDTH**0.5)
         model.lm_head.weight.copy_(table_VV / WIDTH**0.5)
     model.save_pretrained(directory)
 
 
 @torch.no_grad()
-def make_chain_drafter(model: Path, directory: Path, follows: Sequence[int], wrong_behind: Collection[int]) -> None:
-    """Writes a drafter that goes on rightly from every token but some."""
+def make_chain_drafter(
+    model: Path, directory: Path, follows: Sequence[int], wrong_behind: Collection[int], **options: Any
+) -> None:
+    """Writes a drafter that goes on rightly from every token but some; `options` are those of `Drafter.create`."""
     target = load_target(locate(str(model)), dtype=torch.float32, device="cpu").model
-    drafter = Drafter.create(target, draft_ids=None, intermediate_size=WIDTH)
+    drafter = Drafter.create(target, draft_ids=None, intermediate_size=WIDTH, **options)
     one, scale = torch.eye(WIDTH), WIDTH**0.5
     tap = drafter.wiring.aux_boundaries.index(0)  # before any layer: the token alone
     assert drafter.fc is not None

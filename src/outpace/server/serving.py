@@ -200,6 +200,8 @@ def _tally(chunk: Chunk) -> Tally:
         emitted=stats.emitted,
         drafted=stats.drafted,
         accepted=stats.accepted,
+        first_drafted=sum(stats.drafted_at[:1]),
+        first_accepted=sum(stats.accepted_at[:1]),
         reused=stats.reused,
         simulated=stats.simulated,
     )

@@ -100,6 +100,9 @@ class Tally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     emitted: int = 0
     drafted: int = 0
     accepted: int = 0
+    first_drafted: int = 0
+    """Cycles that made a draft; what is accepted of their first drafts tells whether the drafter is wired rightly."""
+    first_accepted: int = 0
     reused: int = 0
     simulated: bool = False
 
