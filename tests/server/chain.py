@@ -40,9 +40,9 @@ def make_chain(
 
     Args:
         directory: is made.
-        chains: texts whose tokens follow one another: the bytes of a character, or a word as one added token. No token but the
-            end may be in two of them. Behind the last one of a chain comes its first; behind those in none, one of the
-            first chain.
+        chains: texts whose tokens follow one another: the bytes of a character, or a word as one added token. No token
+            but the end may be in two of them. Behind the last one of a chain comes its first; behind those in none, one
+            of the first chain.
         special: further tokens that decoding leaves out.
         template: of chats.
 

@@ -19,6 +19,7 @@ MAX_STOPS = 16
 MAX_TOKEN_IDS = 1 << 22
 
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1, max_length=MAX_TOKEN_IDS)]
+Word = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -50,7 +51,8 @@ class Sampling(Strict):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
-    bad_words: Annotated[list[TokenIds], Field(max_length=64)] | None = None
+    bad_words: Annotated[list[TokenIds | Word], Field(max_length=64)] | None = None
+    """Token ids, or texts: these are banned as the tokenizer spells them, with and without a space in front."""
     prompt_logprobs: int | None = None
     speculation: Literal["off", "auto"] | MaxK | None = None
     """Speed only: the answer is the same."""

@@ -152,6 +152,7 @@ async def _answer(
             param="n",
         )
     _check_fits(asked)
+    asked = await _with_word_ids(backend, asked)
     if asked.user is not None:
         facts_of(request.scope)["user"] = asked.user
     wanted: list[tuple[list[int], SamplingParams]] = []
@@ -184,6 +185,20 @@ def _check_fits(asked: Asked) -> None:
         raise ApiError(400, "stream_options need stream: true", code="invalid_value", param="stream_options")
     if isinstance(asked, ChatRequest) and asked.top_logprobs is not None and not asked.logprobs:
         raise ApiError(400, "top_logprobs need logprobs: true", code="invalid_value", param="top_logprobs")
+
+
+async def _with_word_ids(backend: Backend, asked: Asked) -> Asked:
+    """The request with its bad words as token ids.
+
+    Raises:
+        ApiError: they are texts, and there is no tokenizer for them.
+    """
+    if not asked.bad_words:
+        return asked
+    try:
+        return asked.model_copy(update={"bad_words": await backend.texts.word_ids(asked.bad_words)})
+    except RequestError as error:
+        raise ApiError(400, str(error), code="invalid_value", param="bad_words") from error
 
 
 async def _echoed(backend: Backend, prompts: Sequence[list[int]], num_choices: int) -> tuple[str, ...]:

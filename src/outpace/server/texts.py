@@ -64,6 +64,19 @@ class Texts:
         tokenizer = self._required()
         return await asyncio.to_thread(lambda: tokenizer.encode_chat(with_argument_objects(messages), tools=tools))
 
+    async def word_ids(self, words: Sequence[str | list[int]]) -> list[list[int]]:
+        """Runs of token ids out of words that may be texts; a text is spelled with and without a space in front.
+
+        Raises:
+            RequestError: no tokenizer, or no Unicode.
+        """
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            spellings = (word.lstrip(), " " + word.lstrip()) if isinstance(word, str) else (word,)
+            for spelling in spellings:
+                found[tuple(await self.prompt_ids(spelling, add_special=False))] = None
+        return [list(ids) for ids in found if ids]
+
     async def text(self, token_ids: list[int], *, skip_special: bool) -> str:
         """The text of token ids.
 
