@@ -88,6 +88,7 @@ class _Run:
             slots=config.max_concurrency,
             queue_limit=config.queue_limit,
             restarts=Restarts(config.max_restarts),
+            hang_timeout=config.hang_timeout,
             tell=logs.tell,
         )
         metrics = Metrics(self._client)

@@ -47,6 +47,9 @@ class ServerConfig:
     """Largest request body; a larger one gets a 413."""
     log_interval: float = 10.0
     """Seconds between log lines about speed; none is written while nothing runs."""
+    hang_timeout: float = 120.0
+    """An engine that has work and gives no sign of life for so long is killed and started again; 0 waits for ever. A
+    long prefill or the capture of a graph is life."""
     max_restarts: int = 5
     """How often the engine may die within ten minutes and be started again; then the server ends with exit code 1."""
 
@@ -61,6 +64,7 @@ class ServerConfig:
         check_integers(self, ConfigError, integers)
         check_real(self, ConfigError, "request_timeout", 0.01, DAY)
         check_real(self, ConfigError, "drain_timeout", 0.0, DAY)
+        check_real(self, ConfigError, "hang_timeout", 0.0, DAY)
         check_real(self, ConfigError, "log_interval", 0.1, DAY)
         if self.tool_parser not in get_args(ToolParser):
             raise ConfigError(f"tool_parser is {self.tool_parser!r}; there are {', '.join(get_args(ToolParser))}")

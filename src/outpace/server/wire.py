@@ -134,6 +134,10 @@ class State(_Message, frozen=True, kw_only=True):
     control: dict[str, Any]
 
 
+class Beat(_Message, frozen=True, kw_only=True):
+    """The engine gets on: see `pulse`."""
+
+
 class Lost(_Message, frozen=True, kw_only=True):
     """The engine process is going down, and why."""
 
@@ -141,7 +145,7 @@ class Lost(_Message, frozen=True, kw_only=True):
 
 
 ToEngine = Start | Submit | Abort | AskState
-FromEngine = Ready | CannotStart | Accepted | Refused | Broken | Piece | State | Lost
+FromEngine = Ready | CannotStart | Accepted | Refused | Broken | Piece | State | Beat | Lost
 Message = ToEngine | FromEngine
 
 
