@@ -383,7 +383,7 @@ def test_25_a_token_id_that_there_is_not_is_that_requests_fault(
 
 
 def test_26_penalties_harm_nobody_beside_them(talker: Server) -> None:
-    odd = [name for name in FIELDS if name.startswith(("09", "10"))]
+    odd = [name for name in FIELDS if name.startswith(("09", "10"))][::2]
     asked = [{"prompt": " ", "seed": 1} | FIELDS[name] for name in odd]
     alone = [first(ask(talker, **options))["text"] for options in asked]
     bare = first(ask(talker, max_tokens=60))["text"]
