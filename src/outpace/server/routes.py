@@ -34,7 +34,7 @@ from outpace.server.protocol import (
 from outpace.server.reading import Reader
 from outpace.server.sampling import choices, params_of, refused
 from outpace.server.texts import Texts
-from outpace.server.tools import Offer, offer_of
+from outpace.server.tools import Offer, offer_of, params_under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ async def _answer(
         facts_of(request.scope)["user"] = asked.user
     wanted: list[tuple[list[int], SamplingParams]] = []
     for prompt in prompts:
-        params = params_of(asked, _room(backend, len(prompt)))
+        params = params_under(params_of(asked, _room(backend, len(prompt))), offer)
         wanted += [(prompt, choice) for choice in choices(params, num_choices)]
     answering = Answering(
         request=request,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outpace.config import SamplingParams
 from outpace.errors import ConfigError
 from outpace.models.text.tool_calls import MAX_CALLS
 from outpace.models.text.tool_formats import FORMATS, ToolFormat, tool_format
@@ -28,6 +29,8 @@ class Offer:
     names: frozenset[str]
     most_calls: int
     """Further ones are not told."""
+    schema: dict[str, Any] | None = None
+    """What the whole answer must be, spelled as `FORCED`; None leaves it to the model whether it calls."""
 
 
 def resolve_format(parser: str, chat_template: str | None) -> ToolFormat | None:
@@ -69,14 +72,26 @@ def offer_of(asked: ChatRequest, form: ToolFormat | None) -> Offer | None:
             f"({', '.join(FORMATS)}): leave tools out; if the model does write one of these, see --tool-parser",
             "tools",
         )
-    if choice != "auto":
-        raise _refused('tool_choice may be "none" or "auto": forcing a call needs a grammar', "tool_choice")
+    most_calls = 1 if asked.parallel_tool_calls is False else MAX_CALLS
+    named = choice if isinstance(choice, ChosenTool) else None
     return Offer(
-        form=form,
+        form=form if choice == "auto" else FORCED,
         tools=tuple(tool.plain() for tool in asked.tools),
         names=frozenset(tool.function.name for tool in asked.tools),
-        most_calls=1 if asked.parallel_tool_calls is False else MAX_CALLS,
+        most_calls=most_calls,
+        schema=None if choice == "auto" else call_schema(asked.tools, named, most_calls),
     )
+
+
+def params_under(params: SamplingParams, offer: Offer | None) -> SamplingParams:
+    """Parameters with which the answer is what the offer demands.
+
+    Raises:
+        ApiError: it demands calls, and nothing here can hold a model to that yet.
+    """
+    if offer is None or offer.schema is None:
+        return params
+    raise _refused('tool_choice may be "none" or "auto": forcing a call needs a grammar', "tool_choice")
 
 
 def call_schema(tools: Sequence[Tool], choice: ChosenTool | None, most_calls: int) -> dict[str, Any]:
