@@ -9,7 +9,6 @@ import pytest
 
 from outpace import SamplingParams
 from outpace.server.protocol import ChatRequest, CompletionRequest, Sampling
-from outpace.server.reporting import hit_rate
 from outpace.server.restarts import WINDOW, Restarts
 from outpace.server.sampling import FIELDS, choices, params_of
 
@@ -74,9 +73,3 @@ def test_restarts_come_slower_and_end() -> None:
     assert Restarts(0).after_death() is None
     many = Restarts(100)
     assert max(filter(None, (many.after_death() for _ in range(50)))) == 30.0
-
-
-def test_the_part_of_cycles_that_are_graphs() -> None:
-    assert hit_rate((0, 0), (0, 0)) is None
-    assert hit_rate((10, 5), (20, 6)) == 0.9
-    assert hit_rate((10, 5), (4, 4)) == 0.0  # a new engine

@@ -69,8 +69,7 @@ class Frames:
         self._pair, self._state, self._page_size, self._timed = pair, state, page_size, timed
         self._frames: dict[Shape, Frame] = {}
         self._pool: Any = torch.cuda.graph_pool_handle() if state.device.type == "cuda" else None
-        self.num_replays = self.num_eager = 0
-        """Cycles that were framed, and those of them that ran without a graph."""
+        self.num_replays = 0
 
     def of(self, shape: Shape) -> Frame:
         """The frame of a shape, captured now if it was not needed before."""
@@ -162,5 +161,4 @@ class Frames:
             "capture_s": round(sum(frame.capture_s for frame in frames), 3),
             "graph_bytes": sum(frame.capture_bytes for frame in frames),
             "replays": self.num_replays,
-            "eager_replays": self.num_eager,
         }

@@ -120,7 +120,6 @@ class Runner:
             inputs = inputs.pin_memory()
         frame.inputs_I.copy_(inputs, non_blocking=True)
         frames.num_replays += 1
-        frames.num_eager += frame.why_eager is not None
         return frame
 
     def _cycle(self, plan: CyclePlan, marks: Marks | None) -> Chosen:

@@ -21,7 +21,7 @@ DOUBT_BELOW = 0.03
 async def report(client: EngineClient, interval: float) -> None:
     """Writes lines until cancelled."""
     before, since = replace(client.desk.totals), monotonic()
-    doubted, replays = False, (0, 0)
+    doubted = False
     while True:
         await asyncio.sleep(interval)
         now, at = replace(client.desk.totals), monotonic()
@@ -29,11 +29,7 @@ async def report(client: EngineClient, interval: float) -> None:
             tell("drafter hardly ever right", doubt, logging.WARNING)
             doubted = True
         if now != before or client.desk.num_running:
-            state = await client.state()
-            facts = line(client, before, now, at - since, state)
-            if state is not None and state.replays is not None:
-                facts["graph_hit_rate"], replays = hit_rate(replays, state.replays), state.replays
-            tell("speed", facts)
+            tell("speed", line(client, before, now, at - since, await client.state()))
         before, since = now, at
 
 
@@ -46,20 +42,7 @@ def line(client: EngineClient, before: Totals, now: Totals, seconds: float, stat
         "running": client.desk.num_running,
         "waiting": client.desk.num_waiting,
     }
-    facts |= {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}
-    return facts | {"graph_hit_rate": None}
-
-
-def hit_rate(before: tuple[int, int], now: tuple[int, int]) -> float | None:
-    """The part of the cycles between two counts that were graphs; None if there were none.
-
-    Args:
-        before, now: cycles, and those of them that ran without a graph; a new engine counts from 0 again.
-    """
-    if now[0] < before[0]:
-        before = (0, 0)
-    num_cycles = now[0] - before[0]
-    return round(1 - (now[1] - before[1]) / num_cycles, 4) if num_cycles else None
+    return facts | {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}
 
 
 def wiring_doubt(totals: Totals) -> dict[str, Any] | None:

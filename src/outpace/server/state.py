@@ -16,7 +16,6 @@ def of(ask: int, llm: LLM, num_rows: int) -> State:
     """
     control = llm.engine.control
     described = control.describe()
-    frames = llm.engine.runner.frames
     return State(
         ask=ask,
         pages={
@@ -28,7 +27,6 @@ def of(ask: int, llm: LLM, num_rows: int) -> State:
         why=str(described.get("why", "fixed")),
         break_even=_break_even(control, num_rows) if isinstance(control, AutomaticControl) else None,
         control=described,
-        replays=None if frames is None else (frames.num_replays, frames.num_eager),
     )
 
 

@@ -132,8 +132,6 @@ class State(_Message, frozen=True, kw_only=True):
     break_even: float | None
     """Accept length above which drafting pays, for the batch of now; None if no costs were measured."""
     control: dict[str, Any]
-    replays: tuple[int, int] | None = None
-    """Cycles so far that had a frame, and those of them that ran without a graph; None where there are no frames."""
 
 
 class Beat(_Message, frozen=True, kw_only=True):
