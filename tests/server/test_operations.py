@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -50,6 +51,7 @@ def last_request(server: Server) -> dict[str, Any]:
 def narrow(model: Path) -> Iterator[Server]:
     """One answer at a time, and two may wait."""
     flags = ("--max-concurrency", "1", "--queue-limit", "2", "--max-body-bytes", "20000", "--log-interval", "0.2")
+    flags += ("--hang-timeout", "4", "--max-restarts", "9")
     with serving(model, *PLAIN, *flags) as running:
         yield running
 
@@ -86,6 +88,32 @@ def test_an_answer_that_does_not_stream_fails_with_503_and_the_reason(narrow: Se
     assert "killed by signal 9" in response.json()["error"]["message"]
     assert response.headers["retry-after"]
     narrow.event("engine ready", deaths + 2)
+
+
+def test_an_engine_that_hangs_is_killed_and_started_again(narrow: Server) -> None:
+    """A stopped process is one that hangs, seen from outside."""
+    expected = narrow.post("/v1/completions", SHORT).json()["choices"]
+    deaths, first = narrow.state()["engine_deaths"], engine_pid(narrow)
+    with ThreadPoolExecutor() as pool:
+        stream = long_stream(narrow)
+        waiting = [post_later(pool, narrow, SHORT) for _ in range(2)]
+        until(lambda: narrow.state()["waiting"] == 2)
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(openai.APIError, match="hung and was killed: it had work and gave no sign of life for 4 s"):
+            list(stream)
+        for answer in waiting:
+            assert answer.result().json()["choices"] == expected
+    assert "hung" in narrow.event("engine died", deaths + 1)["how"]
+    assert not is_alive(first)
+
+
+def test_an_idle_engine_may_be_silent(narrow: Server) -> None:
+    deaths, pid = narrow.state()["engine_deaths"], engine_pid(narrow)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(6)
+    os.kill(pid, signal.SIGCONT)
+    assert narrow.post("/v1/completions", SHORT).status_code == 200
+    assert narrow.state()["engine_deaths"] == deaths and engine_pid(narrow) == pid
 
 
 def test_a_full_queue_says_when_to_try_again(narrow: Server) -> None:

@@ -56,7 +56,7 @@ WRONG_CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "stream_options unknown": ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
     "no messages": ({"messages": []}, "messages"),
     "messages": ({"messages": "Hello"}, "messages"),
-    "role": ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+    "role": ({"messages": [{"role": "function", "content": "a"}]}, "messages[0].role"),
     "content": ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
     "image": ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
     "surrogate": ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from dataclasses import fields
@@ -60,6 +61,53 @@ def test_flags_win_over_the_file(served: Any, tmp_path: Path) -> None:
     assert (config.port, config.api_key, config.request_timeout) == (99, ("a", "b"), 5)
     run("from-flag", *words)
     assert served[1][0].model == "from-flag" and served[1][0].drafter is None and served[1][1].port == 1234
+
+
+VALUES: dict[str, Any] = {
+    "host": "::1",
+    "served_name": "me",
+    "api_key": ("a", "b"),
+    "api_key_file": "keys.txt",
+    "tool_parser": "hermes",
+    "control": "fixed",
+    "simulate_acceptance": (0.5, 0.25),
+    "prefix_reuse": False,
+    "memory_fraction": 0.25,
+    "max_body_bytes": 4096,
+    "drafter": "./drafter",
+    "dtype": "float32",
+    "device": "cpu",
+    "aux_boundaries": (1, 2, 3),
+}
+"""Of options that are no numbers, or not those below."""
+
+
+def flag_words(name: str, value: Any) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag if value else flag.replace("--", "--no-", 1)]
+    if isinstance(value, tuple):
+        if isinstance(value[0], str):
+            return [word for text in value for word in (flag, text)]
+        return [flag, *map(str, value)]
+    return [flag, str(value)]
+
+
+def as_toml(value: Any) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+OPTIONS = [*command.MODEL_FIELDS[1:], *(field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind))]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_means_the_same_in_the_file(served: Any, tmp_path: Path, name: str) -> None:
+    value = VALUES.get(name, 7)
+    run("smollm2", *flag_words(name, value))
+    run("smollm2", *config_file(tmp_path, f"{name} = {as_toml(value)}"))
+    run("smollm2", *config_file(tmp_path, f"{name.replace('_', '-')} = {as_toml(value)}"))
+    run("smollm2")
+    assert served[0] == served[1] == served[2] != served[3]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,12 @@ The engine runs in a process of its own. If it dies, answers that it had begun f
 that waited go to the next engine, which starts by itself. SIGTERM lets running answers finish. Logs are JSON on
 stderr without any --json: a line a request, and one about speed every --log-interval seconds.
 
+What a flag says counts, then what the file of --config says, then the default. Keys are added up: those of flags or the
+file, those of --api-key-file and those of OUTPACE_API_KEY.
+
+Tools are offered to models whose chat template knows them; see --tool-parser. What a model writes as a call is told as
+one, also while it is written.
+
 Every answer's usage says what speculation came to in it: accept_length, cycles, drafted, accepted. A request may set
 "speculation": "off", "auto" or {"max_k": 3}; its text stays the same.
 

@@ -101,9 +101,8 @@ class Answering:
     def _choices(self, place: int, piece: Piece) -> list[dict[str, Any]]:
         form = self.envelope.format
         part = self.reader.read(self.submission.jobs[place], piece)
-        told = part.text or part.logprobs or part.prompt_logprobs
-        said = [form.said(place, part)] if told else []
-        return said if piece.finish_reason is None else [*said, form.closing(place, piece.finish_reason)]
+        said = [form.said(place, part)] if part.told else []
+        return said if part.finish_reason is None else [*said, form.closing(place, part.finish_reason)]
 
     def _event(self, choices: list[dict[str, Any]]) -> bytes:
         chunk = self.envelope.chunk(choices)

@@ -93,6 +93,8 @@ def of_validation(error: RequestValidationError) -> ApiError:
             400, "the body must be a JSON object, sent with Content-Type: application/json", code="invalid_json"
         )
     param = _path(first["loc"][1:], error.body, missing=first["type"] == "missing")
+    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        param += "." + first["ctx"]["discriminator"].strip("'")
     if first["type"] == "extra_forbidden":
         return ApiError(
             400, f"{param} is not supported by this server; leave it out", code="unsupported_parameter", param=param

@@ -78,16 +78,23 @@ class Child:
                 for message in frames.feed(data):
                     yield message
 
+    def kill(self) -> None:
+        """Ends it at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
     async def end(self) -> str:
         """Hangs up, which ends it, kills it if that does not help, and says how it ended."""
         self._writer.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_END):
                 return _how_it_ended(await self._process.wait())
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
-        return f"killed, since it had not ended {SECONDS_TO_END:g} s after it was told to"
+        self.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS_TO_END):
+                await self._process.wait()
+                return f"was killed, since it had not ended {SECONDS_TO_END:g} s after it was told to"
+        return f"cannot be killed (pid {self.pid}): its driver may hang"
 
 
 def _how_it_ended(code: int) -> str:

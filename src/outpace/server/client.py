@@ -15,6 +15,7 @@ from outpace.server.restarts import Restarts
 from outpace.server.wire import (
     Accepted,
     AskState,
+    Beat,
     Broken,
     CannotStart,
     Lost,
@@ -39,6 +40,7 @@ class EngineClient:
         slots: most answers in the engine at once; None takes the engine's rows.
         queue_limit: most answers that wait.
         restarts: how often the process may die.
+        hang_timeout: seconds without a word from a process that has work, after which it is killed; 0 waits for ever.
         tell: writes a log line: an event and its facts.
     """
 
@@ -49,6 +51,7 @@ class EngineClient:
         slots: int | None,
         queue_limit: int,
         restarts: Restarts,
+        hang_timeout: float,
         tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.status: Status = "loading"
@@ -62,6 +65,9 @@ class EngineClient:
         self._settings = settings
         self._slots = slots
         self._restarts = restarts
+        self._hang_timeout = hang_timeout
+        self._silence = 0.0
+        """Seconds since the process was heard, while it has work."""
         self._tell = tell
         self._child: Child | None = None
         """Once it is ready, until it is gone."""
@@ -83,15 +89,15 @@ class EngineClient:
         if self.status == "down" or not self.described:
             raise Unavailable(self.reason, "engine_down")
 
-    def submit(self, wanted: Sequence[Wanted], seconds: float) -> Submission:
-        """Queues answers, which have so many seconds.
+    def submit(self, wanted: Sequence[Wanted], seconds: float, kept: tuple[str, ...] = ()) -> Submission:
+        """Queues answers, which have so many seconds and show these special tokens.
 
         Raises:
             QueueFull: so many do not fit the queue.
             Unavailable: nothing is taken now.
         """
         self.check_open()
-        return self.desk.submit(wanted, seconds)
+        return self.desk.submit(wanted, seconds, kept)
 
     async def state(self) -> State | None:
         """How the engine is now; None if it is not there, or does not answer in time."""
@@ -141,12 +147,14 @@ class EngineClient:
 
     async def _live(self) -> str:
         """One process from its start to its end; how it ended."""
-        said = ""
+        said, self._silence = "", 0.0
         child = await Child.start(self._settings)
         self.pid = child.pid
         self._tell("engine started", {"pid": child.pid})
+        watch = asyncio.create_task(self._watch(child))
         try:
             async for message in child.messages():
+                self._silence = 0.0
                 if isinstance(message, Lost):
                     said = f": {message.message}"
                 elif isinstance(message, Ready):
@@ -156,11 +164,26 @@ class EngineClient:
         except WireError as error:
             said = f": {error}"
         finally:
+            hangs = watch.done()
+            watch.cancel()
             self._child = self.pid = None
             how = await asyncio.shield(child.end())
+        if hangs:
+            return f"hung and was killed: it had work and gave no sign of life for {self._hang_timeout:g} s"
         return how + said
 
-    def _hear(self, message: CannotStart | Accepted | Refused | Broken | Piece | State) -> None:
+    async def _watch(self, child: Child) -> None:
+        """Kills a process that hangs; ends only then."""
+        period = max(0.05, min(1.0, self._hang_timeout / 10))
+        while True:
+            await asyncio.sleep(period)
+            # Counted in periods: a pause of this process is no silence of the other.
+            self._silence = self._silence + period if self.desk.num_running else 0.0
+            if 0 < self._hang_timeout < self._silence:
+                child.kill()
+                return
+
+    def _hear(self, message: CannotStart | Accepted | Refused | Broken | Piece | State | Beat) -> None:
         match message:
             case CannotStart(message=why):
                 raise ConfigError(why)
@@ -169,6 +192,8 @@ class EngineClient:
                     self._asked[ask].set_result(message)
             case Accepted() | Piece() | Refused() | Broken():
                 self.desk.hear(message)
+            case Beat():
+                pass
 
     def _ready(self, child: Child, settings: dict[str, Any]) -> None:
         self._child, self.described = child, settings

@@ -67,8 +67,8 @@ class Desk:
             self.abort(job)
             job.put(job, error)
 
-    def submit(self, wanted: Sequence[Wanted], seconds: float) -> Submission:
-        """Queues answers, which have so many seconds.
+    def submit(self, wanted: Sequence[Wanted], seconds: float, kept: tuple[str, ...] = ()) -> Submission:
+        """Queues answers, which have so many seconds and show these special tokens.
 
         Raises:
             QueueFull: so many do not fit the queue.
@@ -81,7 +81,7 @@ class Desk:
                 self._retry_after(),
             )
         deadline = asyncio.get_running_loop().time() + seconds
-        submission = Submission(wanted, [next(self._ids) for _ in wanted], deadline, self.abort)
+        submission = Submission(wanted, [next(self._ids) for _ in wanted], deadline, self.abort, kept)
         self._waiting.update((job.id, job) for job in submission.jobs)
         self._fill()
         return submission
@@ -121,7 +121,7 @@ class Desk:
         while self._send is not None and self._waiting and len(self._sent) < self.slots:
             _, job = self._waiting.popitem(last=False)
             try:
-                self._send(Submit(id=job.id, prompt_ids=job.prompt_ids, params=job.params))
+                self._send(Submit(id=job.id, prompt_ids=job.prompt_ids, params=job.params, kept=job.kept))
             except WireError as error:
                 self._fail(job, RequestError(f"the prompt is too long to be served: {error}"))
                 continue

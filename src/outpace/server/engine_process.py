@@ -13,12 +13,13 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread, get_ident
 
 from outpace.engine.llm import LLM
 from outpace.errors import CheckpointError, ConfigError
+from outpace.server.pulse import Pulse
 from outpace.server.serving import Serving
-from outpace.server.wire import CannotStart, Frames, FromEngine, Lost, Ready, Start, ToEngine, WireError, pack
+from outpace.server.wire import Beat, CannotStart, Frames, FromEngine, Lost, Ready, Start, ToEngine, WireError, pack
 
 READ_BYTES = 1 << 18
 
@@ -59,10 +60,11 @@ def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the parent decides when this one ends
     connection = socket.socket(fileno=descriptor)
-    inbox = Inbox(connection)
+    inbox, lock = Inbox(connection), Lock()
 
     def send(message: FromEngine) -> None:
-        connection.sendall(pack(message))
+        with lock:  # the pulse has a thread of its own
+            connection.sendall(pack(message))
 
     try:
         serve(inbox, send)
@@ -89,8 +91,11 @@ def serve(inbox: Inbox, send: Callable[[FromEngine], None]) -> None:
     send(Ready(settings=llm.describe()))
     serving = Serving(llm, send)
     serving.handle(others)
+    pulse = Pulse(get_ident(), lambda: send(Beat()))
     while True:
-        serving.handle(inbox.take() if serving.busy else inbox.wait())
+        messages = inbox.take() if serving.busy else inbox.wait()
+        pulse.stepped()
+        serving.handle(messages)
         if serving.busy:
             serving.step()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any, Protocol
 
+from outpace.server.calling import CallPart
 from outpace.server.jobs import Job
 from outpace.server.spelling import Entry, columns
 
@@ -24,6 +25,7 @@ class Written:
     prompt_logprobs: list[Entry] | None = None
     offset: int = 0
     """Characters of all tokens before this part, as far as log-probabilities are told."""
+    calls: list[CallPart] = field(default_factory=list)
 
     def add(self, part: Written) -> None:
         """What comes behind it."""
@@ -33,6 +35,16 @@ class Written:
             self.logprobs = [*(self.logprobs or ()), *part.logprobs]
         if part.prompt_logprobs is not None:
             self.prompt_logprobs = part.prompt_logprobs
+        for call in part.calls:
+            if call.index == len(self.calls):
+                self.calls.append(call)
+            else:
+                self.calls[call.index].arguments += call.arguments
+
+    @property
+    def told(self) -> bool:
+        """There is something for the client, beside how the answer ended."""
+        return bool(self.text or self.calls or self.logprobs or self.prompt_logprobs)
 
     @property
     def end(self) -> int:
@@ -73,13 +85,19 @@ class ChatFormat:
         return [self._delta(index, {"role": "assistant", "content": ""}, None, Written())]
 
     def said(self, index: int, part: Written) -> Choice:
-        return self._delta(index, {"content": part.text}, None, part)
+        delta: Choice = {"content": part.text} if part.text or not part.calls else {}
+        if part.calls:
+            delta["tool_calls"] = [_call_delta(call) for call in part.calls]
+        return self._delta(index, delta, None, part)
 
     def closing(self, index: int, finish_reason: str) -> Choice:
         return self._delta(index, {}, finish_reason, Written())
 
     def choice(self, index: int, written: Written) -> Choice:
-        message = {"role": "assistant", "content": written.text, "refusal": None}
+        message: Choice = {"role": "assistant", "content": written.text, "refusal": None}
+        if written.calls:
+            message["content"] = written.text or None
+            message["tool_calls"] = [_call(call) for call in written.calls]
         return {"index": index, "message": message, "finish_reason": written.finish_reason, **self._logprobs(written)}
 
     def _delta(self, index: int, delta: dict[str, Any], finish_reason: str | None, part: Written) -> Choice:
@@ -106,6 +124,16 @@ class CompletionFormat:
         told = None if written.logprobs is None else columns(written.logprobs, written.offset)
         choice = {"index": index, "text": written.text, "finish_reason": written.finish_reason, "logprobs": told}
         return choice | _prompt_logprobs(written)
+
+
+def _call(call: CallPart) -> Choice:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _call_delta(call: CallPart) -> Choice:
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    return {"index": call.index, **_call(call)}
 
 
 def _prompt_logprobs(part: Written) -> Choice:

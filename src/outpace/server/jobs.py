@@ -43,6 +43,8 @@ class Job:
     prompt_ids: list[int]
     params: SamplingParams
     put: Callable[[Job, Event], None]
+    kept: tuple[str, ...] = ()
+    """Special tokens that the answer's text shows."""
     state: Literal["waiting", "sent", "done"] = "waiting"
     """A job that was sent may have been begun."""
     num_tokens: int = 0
@@ -70,14 +72,22 @@ class Submission:
         ids: a number for each.
         deadline: by the event loop's clock; past it, waiting raises TimeoutError.
         abort: ends an answer that is not finished.
+        kept: special tokens that the answers' texts show.
     """
 
-    def __init__(self, wanted: Sequence[Wanted], ids: Sequence[int], deadline: float, abort: Abort) -> None:
+    def __init__(
+        self,
+        wanted: Sequence[Wanted],
+        ids: Sequence[int],
+        deadline: float,
+        abort: Abort,
+        kept: tuple[str, ...] = (),
+    ) -> None:
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._abort = abort
         self.deadline = deadline
         self.jobs = [
-            Job(id=i, place=place, prompt_ids=prompt_ids, params=params, put=self._put)
+            Job(id=i, place=place, prompt_ids=prompt_ids, params=params, put=self._put, kept=kept)
             for place, (i, (prompt_ids, params)) in enumerate(zip(ids, wanted, strict=True))
         ]
 

@@ -8,24 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from outpace.server.conversation import Messages, ToolChoice, Tools
+from outpace.server.strict import Name, Strict
 
 MAX_CHOICES = 128
 """Answers of one request: choices times prompts."""
 MAX_STOPS = 16
-MAX_MESSAGES = 4096
-MAX_PARTS = 256
 MAX_TOKEN_IDS = 1 << 22
 
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1, max_length=MAX_TOKEN_IDS)]
-Name = Annotated[str, Field(max_length=512)]
+Word = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
-
-
-class Strict(BaseModel):
-    """Nothing unknown, nothing converted, no NaN."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class MaxK(Strict):
@@ -56,7 +51,8 @@ class Sampling(Strict):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
-    bad_words: Annotated[list[TokenIds], Field(max_length=64)] | None = None
+    bad_words: Annotated[list[TokenIds | Word], Field(max_length=64)] | None = None
+    """Token ids, or texts: these are banned as the tokenizer spells them, with and without a space in front."""
     prompt_logprobs: int | None = None
     speculation: Literal["off", "auto"] | MaxK | None = None
     """Speed only: the answer is the same."""
@@ -103,26 +99,6 @@ class Asked(Sampling):
         return False
 
 
-class TextPart(Strict):
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(max_length=MAX_PARTS)]
-    name: Name | None = None
-
-    def plain(self) -> dict[str, str]:
-        """As chat templates take it."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        message = {"role": self.role, "content": content}
-        return message if self.name is None else message | {"name": self.name}
-
-
-Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
-
-
 class ChatRequest(Asked):
     """Body of /v1/chat/completions."""
 
@@ -134,6 +110,11 @@ class ChatRequest(Asked):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    """"auto" if left out."""
+    parallel_tool_calls: bool | None = None
+    """False: at most one call is told. What the model writes beyond it is left out; its tokens count."""
 
     @property
     def num_logprobs(self) -> int | None:
@@ -189,6 +170,8 @@ class TokenizeRequest(Strict):
     model: Name | None = None
     prompt: str | None = None
     messages: Messages | None = None
+    tools: Tools | None = None
+    """Of the conversation."""
     add_special_tokens: bool = True
 
 

@@ -1,9 +1,11 @@
-"""From the engine's pieces to parts of an answer as the client asked for them: echoed prompts, log-probabilities."""
+"""Engine pieces as parts of an answer, as the client asked for them: echoed prompts, log-probabilities, tool calls."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from outpace.server.calling import Calling
 from outpace.server.formats import Written
 from outpace.server.jobs import Job
 from outpace.server.spelling import Spell, entries
@@ -19,8 +21,12 @@ class Reader:
     """The prompt's text before each answer; None echoes nothing."""
     tells_prompt: bool
     """The prompt's log-probabilities were asked for by themselves, not for the echo alone."""
+    calling: Callable[[], Calling] | None = None
+    """Makes what reads one answer's tool calls; None where there can be none."""
     _offsets: dict[int, int] = field(default_factory=dict)
     """By answer, once its first piece came."""
+    _callings: dict[int, Calling] = field(default_factory=dict)
+    """Likewise."""
 
     def read(self, job: Job, piece: Piece) -> Written:
         """The part of an answer that a piece is."""
@@ -33,5 +39,8 @@ class Reader:
             part.text = self.echoed[job.place] + part.text
             if part.logprobs is not None and piece.prompt_logprobs is not None:
                 part.logprobs = entries(self.spell, job.prompt_ids, piece.prompt_logprobs) + part.logprobs
+        if self.calling is not None:
+            calling = self._callings.setdefault(job.place, self.calling())
+            part.text, part.calls, part.finish_reason = calling.read(part.text, part.finish_reason)
         self._offsets[job.place] = part.end
         return part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import time
 from typing import Any
 
@@ -13,9 +14,12 @@ from starlette.responses import JSONResponse, Response
 
 from outpace.config import SamplingParams
 from outpace.errors import RequestError
+from outpace.models.text.tool_formats import ToolFormat
 from outpace.server.answering import Answering
 from outpace.server.api_errors import ApiError
+from outpace.server.calling import Calling
 from outpace.server.client import EngineClient
+from outpace.server.conversation import ChatMessage
 from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.metrics import Metrics
 from outpace.server.observing import facts_of
@@ -30,6 +34,7 @@ from outpace.server.protocol import (
 from outpace.server.reading import Reader
 from outpace.server.sampling import choices, params_of, refused
 from outpace.server.texts import Texts
+from outpace.server.tools import Offer, offer_of, params_under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,8 @@ class Backend:
     metrics: Metrics
     name: str
     """Of the model, towards clients."""
+    tool_form: ToolFormat | None
+    """How the model spells tool calls, as far as that is known."""
     request_timeout: float
     created: int
 
@@ -53,8 +60,9 @@ def router(backend: Backend) -> APIRouter:
     async def chat(body: ChatRequest, request: Request) -> Response:
         _check_model(backend, body.model)
         try:
-            prompt = await backend.texts.chat_ids([message.plain() for message in body.messages])
-            return await _answer(backend, request, body, [prompt], ChatFormat())
+            offer = offer_of(body, backend.tool_form)
+            prompt = await _chat_ids(backend, body.messages, None if offer is None else offer.tools)
+            return await _answer(backend, request, body, [prompt], ChatFormat(), offer)
         except RequestError as error:
             raise refused(error, body) from error
 
@@ -73,7 +81,8 @@ def router(backend: Backend) -> APIRouter:
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", code="invalid_value", param="prompt")
         if body.messages is not None:
-            tokens = await backend.texts.chat_ids([message.plain() for message in body.messages])
+            tools = None if body.tools is None else [tool.plain() for tool in body.tools]
+            tokens = await _chat_ids(backend, body.messages, tools)
         else:
             assert body.prompt is not None
             tokens = await backend.texts.prompt_ids(body.prompt, add_special=body.add_special_tokens)
@@ -114,8 +123,19 @@ def router(backend: Backend) -> APIRouter:
     return routes
 
 
+async def _chat_ids(
+    backend: Backend, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] | None
+) -> list[int]:
+    return await backend.texts.chat_ids([message.plain() for message in messages], tools)
+
+
 async def _answer(
-    backend: Backend, request: Request, asked: Asked, prompts: Sequence[list[int]], form: Format
+    backend: Backend,
+    request: Request,
+    asked: Asked,
+    prompts: Sequence[list[int]],
+    form: Format,
+    offer: Offer | None = None,
 ) -> Response:
     """Every prompt's choices, one after the other.
 
@@ -132,22 +152,24 @@ async def _answer(
             param="n",
         )
     _check_fits(asked)
+    asked = await _with_word_ids(backend, asked)
     if asked.user is not None:
         facts_of(request.scope)["user"] = asked.user
     wanted: list[tuple[list[int], SamplingParams]] = []
     for prompt in prompts:
-        params = params_of(asked, _room(backend, len(prompt)))
+        params = params_under(params_of(asked, _room(backend, len(prompt))), offer)
         wanted += [(prompt, choice) for choice in choices(params, num_choices)]
     answering = Answering(
         request=request,
         envelope=Envelope(form, backend.name),
-        submission=backend.client.submit(wanted, backend.request_timeout),
+        submission=backend.client.submit(wanted, backend.request_timeout, () if offer is None else offer.form.special),
         num_prompts=tuple(map(len, prompts)),
         include_usage=asked.include_usage,
         reader=Reader(
             spell=backend.texts.spell,
             echoed=await _echoed(backend, prompts, num_choices) if asked.echoes else None,
             tells_prompt=asked.prompt_logprobs is not None,
+            calling=None if offer is None else partial(Calling, offer, early=bool(asked.stream)),
         ),
     )
     return await answering.respond(stream=bool(asked.stream))
@@ -163,6 +185,20 @@ def _check_fits(asked: Asked) -> None:
         raise ApiError(400, "stream_options need stream: true", code="invalid_value", param="stream_options")
     if isinstance(asked, ChatRequest) and asked.top_logprobs is not None and not asked.logprobs:
         raise ApiError(400, "top_logprobs need logprobs: true", code="invalid_value", param="top_logprobs")
+
+
+async def _with_word_ids(backend: Backend, asked: Asked) -> Asked:
+    """The request with its bad words as token ids.
+
+    Raises:
+        ApiError: they are texts, and there is no tokenizer for them.
+    """
+    if not asked.bad_words:
+        return asked
+    try:
+        return asked.model_copy(update={"bad_words": await backend.texts.word_ids(asked.bad_words)})
+    except RequestError as error:
+        raise ApiError(400, str(error), code="invalid_value", param="bad_words") from error
 
 
 async def _echoed(backend: Backend, prompts: Sequence[list[int]], num_choices: int) -> tuple[str, ...]:

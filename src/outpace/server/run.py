@@ -17,6 +17,7 @@ import uvicorn
 
 from outpace.errors import ConfigError
 from outpace.models.source import locate
+from outpace.models.text.tool_formats import ToolFormat
 from outpace.server import logs
 from outpace.server.app import make_app
 from outpace.server.client import EngineClient
@@ -27,6 +28,7 @@ from outpace.server.restarts import Restarts
 from outpace.server.routes import Backend
 from outpace.server.settings import ServerConfig, api_keys
 from outpace.server.texts import Texts
+from outpace.server.tools import resolve_format
 from outpace.server.wire import Start
 
 MAX_HEADER_BYTES = 64 << 10
@@ -47,10 +49,12 @@ def serve(engine: Start, config: ServerConfig) -> None:
     """
     keys = api_keys(config, os.environ.get("OUTPACE_API_KEY", ""))
     texts = Texts.of(locate(engine.model))
+    tool_form = resolve_format(config.tool_parser, texts.chat_template)
     logs.set_up()
+    logs.tell("tool calls", {"format": None if tool_form is None else tool_form.name, "parser": config.tool_parser})
     if not keys and config.host not in LOCAL:
         logs.tell("open to everybody", {"host": config.host, "remedy": "give a key: see --api-key-file"})
-    asyncio.run(_Run(engine, config, keys, texts).run())
+    asyncio.run(_Run(engine, config, keys, texts, tool_form).run())
 
 
 class _Http(uvicorn.Server):
@@ -70,13 +74,21 @@ class _Http(uvicorn.Server):
 
 
 class _Run:
-    def __init__(self, engine: Start, config: ServerConfig, keys: tuple[bytes, ...], texts: Texts) -> None:
+    def __init__(
+        self,
+        engine: Start,
+        config: ServerConfig,
+        keys: tuple[bytes, ...],
+        texts: Texts,
+        tool_form: ToolFormat | None,
+    ) -> None:
         self._config = config
         self._client = EngineClient(
             engine,
             slots=config.max_concurrency,
             queue_limit=config.queue_limit,
             restarts=Restarts(config.max_restarts),
+            hang_timeout=config.hang_timeout,
             tell=logs.tell,
         )
         metrics = Metrics(self._client)
@@ -85,6 +97,7 @@ class _Run:
             texts=texts,
             metrics=metrics,
             name=config.served_name or engine.model,
+            tool_form=tool_form,
             request_timeout=config.request_timeout,
             created=int(time()),
         )

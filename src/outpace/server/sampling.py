@@ -90,7 +90,7 @@ def params_of(asked: Asked, room: int) -> SamplingParams:
 def refused(error: RequestError, asked: Asked) -> ApiError:
     """A refusal with the client's name of what is wrong: the field that the message begins with, or else the prompt."""
     names = {field: name for name, (field, _) in FIELDS.items()}
-    names |= {"max_tokens": asked.limit_name, "logprobs": asked.logprobs_name}
+    names |= {"tools": "tools", "max_tokens": asked.limit_name, "logprobs": asked.logprobs_name}
     word = re.split(r"\W", str(error), maxsplit=1)[0]
     return ApiError(400, str(error), code="invalid_value", param=names.get(word, asked.subject))
 

@@ -46,7 +46,8 @@ class Served:
 
     def begin(self) -> None:
         """Asks the engine, for the first time or once more."""
-        self._live = LiveAnswer(self._llm.engine, self._llm.tokenizer, self.submit.prompt_ids, self.submit.params)
+        llm, submit = self._llm, self.submit
+        self._live = LiveAnswer(llm.engine, llm.tokenizer, submit.prompt_ids, submit.params, submit.kept)
         self._live.begin()
         self._skip_tokens, self._skip_characters = self._num_tokens, self._num_characters
 
@@ -199,6 +200,8 @@ def _tally(chunk: Chunk) -> Tally:
         emitted=stats.emitted,
         drafted=stats.drafted,
         accepted=stats.accepted,
+        first_drafted=sum(stats.drafted_at[:1]),
+        first_accepted=sum(stats.accepted_at[:1]),
         reused=stats.reused,
         simulated=stats.simulated,
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from outpace.checks import check_integers, check_real
 from outpace.errors import ConfigError
 
+ToolParser = Literal["auto", "hermes", "llama3", "mistral"]
 MIB = 1 << 20
 DAY = 86_400.0
 
@@ -31,6 +33,8 @@ class ServerConfig:
     line: a file or the environment variable OUTPACE_API_KEY (separated by commas) is safer."""
     api_key_file: str | None = None
     """A file with one such key a line; empty lines and lines with # in front do not count."""
+    tool_parser: ToolParser = "auto"
+    """How the model spells tool calls; auto is what its chat template teaches."""
     max_concurrency: int | None = None
     """Most answers in the engine at once; the others wait outside and survive its restart. None takes max_rows."""
     queue_limit: int = 256
@@ -43,6 +47,9 @@ class ServerConfig:
     """Largest request body; a larger one gets a 413."""
     log_interval: float = 10.0
     """Seconds between log lines about speed; none is written while nothing runs."""
+    hang_timeout: float = 120.0
+    """An engine that has work and gives no sign of life for so long is killed and started again; 0 waits for ever. A
+    long prefill or the capture of a graph is life."""
     max_restarts: int = 5
     """How often the engine may die within ten minutes and be started again; then the server ends with exit code 1."""
 
@@ -57,7 +64,10 @@ class ServerConfig:
         check_integers(self, ConfigError, integers)
         check_real(self, ConfigError, "request_timeout", 0.01, DAY)
         check_real(self, ConfigError, "drain_timeout", 0.0, DAY)
+        check_real(self, ConfigError, "hang_timeout", 0.0, DAY)
         check_real(self, ConfigError, "log_interval", 0.1, DAY)
+        if self.tool_parser not in get_args(ToolParser):
+            raise ConfigError(f"tool_parser is {self.tool_parser!r}; there are {', '.join(get_args(ToolParser))}")
         if not all(self.api_key):
             raise ConfigError("api_key holds an empty key; give a key of at least one character, or none")
 

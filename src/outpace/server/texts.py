@@ -9,6 +9,7 @@ from typing import Any
 from outpace.errors import RequestError
 from outpace.models.gguf.file import GgufFile
 from outpace.models.source import Source
+from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tokenizer import Tokenizer
 
 
@@ -43,13 +44,38 @@ class Texts:
             return prompt
         return await asyncio.to_thread(self._required().encode, prompt, add_special)
 
-    async def chat_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source."""
+        return None if self._tokenizer is None else self._tokenizer.chat_template
+
+    async def chat_ids(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None
+    ) -> list[int]:
         """Token ids of a conversation, ending with the opening of the answer.
+
+        Args:
+            messages: with the arguments of past calls as JSON texts.
+            tools: functions that the model is shown.
 
         Raises:
             RequestError: no tokenizer or template, or messages that it refuses.
         """
-        return await asyncio.to_thread(self._required().encode_chat, messages)
+        tokenizer = self._required()
+        return await asyncio.to_thread(lambda: tokenizer.encode_chat(with_argument_objects(messages), tools=tools))
+
+    async def word_ids(self, words: Sequence[str | list[int]]) -> list[list[int]]:
+        """Runs of token ids out of words that may be texts; a text is spelled with and without a space in front.
+
+        Raises:
+            RequestError: no tokenizer, or no Unicode.
+        """
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            spellings = (word.lstrip(), " " + word.lstrip()) if isinstance(word, str) else (word,)
+            for spelling in spellings:
+                found[tuple(await self.prompt_ids(spelling, add_special=False))] = None
+        return [list(ids) for ids in found if ids]
 
     async def text(self, token_ids: list[int], *, skip_special: bool) -> str:
         """The text of token ids.

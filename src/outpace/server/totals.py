@@ -18,6 +18,9 @@ class Totals:
     """Tokens out of those cycles."""
     drafted: int = 0
     accepted: int = 0
+    first_drafted: int = 0
+    first_accepted: int = 0
+    """Of the first drafts of cycles."""
     reused: int = 0
     """Prompt tokens that a cached prefix saved."""
 
@@ -26,8 +29,5 @@ class Totals:
         before, now = job.tally, piece.tally
         self.tokens += len(piece.token_ids)
         # An answer that was done over counts from 0 again.
-        self.cycles += max(0, now.cycles - before.cycles)
-        self.emitted += max(0, now.emitted - before.emitted)
-        self.drafted += max(0, now.drafted - before.drafted)
-        self.accepted += max(0, now.accepted - before.accepted)
-        self.reused += max(0, now.reused - before.reused)
+        for name in ("cycles", "emitted", "drafted", "accepted", "first_drafted", "first_accepted", "reused"):
+            setattr(self, name, getattr(self, name) + max(0, getattr(now, name) - getattr(before, name)))

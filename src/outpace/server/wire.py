@@ -45,6 +45,8 @@ class Submit(_Message, frozen=True, kw_only=True):
     id: int
     prompt_ids: list[int]
     params: SamplingParams
+    kept: tuple[str, ...] = ()
+    """Special tokens that its text shows."""
 
 
 class Abort(_Message, frozen=True, kw_only=True):
@@ -98,6 +100,9 @@ class Tally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     emitted: int = 0
     drafted: int = 0
     accepted: int = 0
+    first_drafted: int = 0
+    """Cycles that made a draft; what is accepted of their first drafts tells whether the drafter is wired rightly."""
+    first_accepted: int = 0
     reused: int = 0
     simulated: bool = False
 
@@ -129,6 +134,10 @@ class State(_Message, frozen=True, kw_only=True):
     control: dict[str, Any]
 
 
+class Beat(_Message, frozen=True, kw_only=True):
+    """The engine gets on: see `pulse`."""
+
+
 class Lost(_Message, frozen=True, kw_only=True):
     """The engine process is going down, and why."""
 
@@ -136,7 +145,7 @@ class Lost(_Message, frozen=True, kw_only=True):
 
 
 ToEngine = Start | Submit | Abort | AskState
-FromEngine = Ready | CannotStart | Accepted | Refused | Broken | Piece | State | Lost
+FromEngine = Ready | CannotStart | Accepted | Refused | Broken | Piece | State | Beat | Lost
 Message = ToEngine | FromEngine
 
 

@@ -29,7 +29,7 @@ def product(num_tokens: int, dtype: torch.dtype, parts: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_tokens", [1, 5])
-@pytest.mark.parametrize(("window", "first", "splits", "parts"), [(None, 0, 1, 1), (None, 1, 4, 2), (70, 0, 64, 1)])
+@pytest.mark.parametrize(("window", "first", "splits", "parts"), [(None, 0, 1, 1), (None, 1, 4, 2), (70, 0, 2, 1)])
 @pytest.mark.parametrize("normed", [False, True])
 def test_equals_norm_turn_store_and_softmax(
     dtype: torch.dtype, num_tokens: int, window: int | None, first: int, splits: int, parts: int, normed: bool

@@ -1,0 +1,395 @@
+"""What users of other engines had to report, row by row: each name begins with its row in the list of behaviours.
+
+The served model nearly always goes through one text over and over, and its drafter knows the text, but for two letters
+of it: runs of accepted tokens are long, and end where a test knows. Row 15, grammars, has tests of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from scipy.stats import chisquare
+
+from engine.test_drafter_cache import draft_from_scratch, watch
+from engine.test_lossless import answers, prompts
+from engine.tiny import engine, tiny_drafter, tiny_target
+from outpace import LLM, SamplingParams
+from outpace.engine import frames
+from outpace.models.drafter import Drafter
+from outpace.models.drafters.checkpoint import save_drafter
+from outpace.models.registry import load_target
+from outpace.models.source import locate
+from outpace.server.reporting import DOUBT_AFTER, wiring_doubt
+from outpace.server.totals import Totals
+from server.chain import END, WIDTH, make_chain, make_chain_drafter
+from server.running import Server, serving, until
+
+TEXT = "abcdefgh日ijk😀lmnop. "
+ENDING = ["Q", "R", "S", "T", "U", "V", "W", END]
+LIMIT = 200
+"""Of the context."""
+DRAFTER_LIMIT = 120
+ENGINE = ("--control", "fixed", "--k", "4", "--max-rows", "4", "--page-size", "4", "--num-pages", "300")
+PATH = "/v1/completions"
+
+
+def going_on(length: int, behind: str = " ") -> str:
+    """The text from behind one of its characters."""
+    start = TEXT.index(behind) + 1
+    return "".join(islice(cycle(TEXT[start:] + TEXT[:start]), length))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, its drafter, and one that is wrong everywhere and does not say which layers it taps."""
+    folder = tmp_path_factory.mktemp("behaviours")
+    torch.manual_seed(7)
+    follows = make_chain(folder / "model", [TEXT, ENDING])
+    wrong = {ids for letter in "dl" for ids in token_ids(folder / "model", letter)}
+    make_chain_drafter(folder / "model", folder / "drafter", follows, wrong, max_positions=DRAFTER_LIMIT)
+    make_chain_drafter(folder / "model", folder / "useless", follows, range(WIDTH))
+    config = json.loads((folder / "useless" / "config.json").read_text())
+    for name in ("eagle_config", "eagle_aux_hidden_state_layer_ids"):
+        config.pop(name, None)
+    (folder / "useless" / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def token_ids(model: Path, text: str) -> list[int]:
+    from outpace.models.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_directory(model)
+    assert tokenizer is not None
+    return tokenizer.encode(text)
+
+
+@pytest.fixture(scope="module")
+def talker(folder: Path) -> Iterator[Server]:
+    flags = (*ENGINE, "--max-context", str(LIMIT), "--max-concurrency", "4")
+    with serving(folder / "model", "--drafter", str(folder / "drafter"), *flags) as running:
+        yield running
+        assert running.held_pages() == 0
+        assert running.state()["engine_deaths"] == 0
+
+
+def ask(server: Server, prompt: Any = " ", **options: Any) -> dict[str, Any]:
+    body = {"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": 40} | options
+    response = server.post(PATH, body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def numbers(value: Any) -> list[float]:
+    """All numbers in an answer's log-probabilities, in order."""
+    if isinstance(value, dict):
+        return [number for key in sorted(value) for number in numbers(value[key])]
+    if isinstance(value, list):
+        return [number for item in value for number in numbers(item)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+def on_and_off(server: Server, prompt: Any = " ", **options: Any) -> dict[str, Any]:
+    """The answer with drafts, which is the plain one: text, why it ended, usage, log-probabilities."""
+    on, off = (ask(server, prompt, speculation=policy, **options) for policy in ("auto", "off"))
+    assert off["usage"]["speculation"]["drafted"] == 0
+    for one, other in zip(on["choices"], off["choices"], strict=True):
+        assert (one["text"], one["finish_reason"]) == (other["text"], other["finish_reason"])
+        for field in ("logprobs", "prompt_logprobs"):
+            mine, theirs = one.get(field), other.get(field)
+            assert numbers(mine) == pytest.approx(numbers(theirs), abs=1e-3)
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert on["usage"][name] == off["usage"][name]
+    return on
+
+
+def first(answer: dict[str, Any]) -> dict[str, Any]:
+    choice: dict[str, Any] = answer["choices"][0]
+    return choice
+
+
+@pytest.mark.parametrize("place", [2, 5, 7, 8])
+@pytest.mark.parametrize("room", [0, 1])
+def test_01_the_first_event_in_a_run_wins(talker: Server, folder: Path, place: int, room: int) -> None:
+    stop = token_ids(folder / "model", TEXT[place - 1])[-1]
+    num_tokens = len(going_on(place).encode())
+    answer = on_and_off(talker, stop_token_ids=[stop], max_tokens=num_tokens + room)
+    assert (first(answer)["text"], first(answer)["finish_reason"]) == (going_on(place - 1), "stop")
+    assert answer["usage"]["completion_tokens"] == num_tokens
+    early = on_and_off(talker, stop_token_ids=[stop], max_tokens=num_tokens - 1)
+    assert first(early)["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("length", [1, 3, 6])
+def test_02_a_stop_string_is_found_wherever_it_lies(talker: Server, length: int) -> None:
+    for start in range(0, 18, 3):
+        stop = going_on(40)[start : start + length]
+        answer = on_and_off(talker, stop=[stop, "never there"])
+        assert (first(answer)["text"], first(answer)["finish_reason"]) == (going_on(start), "stop")
+
+
+def test_03_everything_is_cut_at_the_same_place(talker: Server) -> None:
+    for stop in ("gh", "日", "k😀l", "p"):
+        answer = on_and_off(talker, stop=[stop], logprobs=1, include_stop_str_in_output=True)
+        written = going_on(40)[: going_on(40).index(stop) + len(stop)]
+        num_tokens = len(written.encode())
+        assert first(answer)["text"] == written
+        assert answer["usage"]["completion_tokens"] == num_tokens
+        assert [len(column) for column in first(answer)["logprobs"].values()] == [num_tokens] * 4
+
+
+def test_04_the_end_among_the_drafts_ends_it(talker: Server) -> None:
+    answer = on_and_off(talker, "Q")
+    assert (first(answer)["text"], first(answer)["finish_reason"]) == ("RSTUVW", "stop")
+    assert answer["usage"]["completion_tokens"] == 7
+    told = answer["usage"]["speculation"]
+    assert (told["cycles"], told["accept_length"]) == (2, 3.0)  # 6 tokens behind the one that prefill chose
+
+
+def test_05_a_drafter_that_ends_before_the_context_costs_only_speed(talker: Server) -> None:
+    answer = on_and_off(talker, max_tokens=LIMIT - 1)
+    assert answer["usage"]["total_tokens"] == LIMIT and first(answer)["finish_reason"] == "length"
+    told = answer["usage"]["speculation"]
+    assert told["cycles"] + told["accepted"] == LIMIT - 2  # prefill chose one, and so did the prompt's author
+    assert 0.6 * DRAFTER_LIMIT < told["accepted"] < DRAFTER_LIMIT
+
+
+def test_06_a_prompt_that_leaves_room_for_one_token(talker: Server) -> None:
+    answer = on_and_off(talker, [5] * (LIMIT - 1))
+    assert (answer["usage"]["completion_tokens"], first(answer)["finish_reason"]) == (1, "length")
+    refused = talker.post(PATH, {"model": "tiny", "prompt": [5] * LIMIT})
+    assert refused.status_code == 400 and f"{LIMIT - 1}" in refused.json()["error"]["message"]
+
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "07 logprobs": {"logprobs": 5},
+    "07 logprobs, sampled": {"logprobs": 0, "temperature": 1.0, "seed": 4},
+    "08 prompt_logprobs": {"prompt_logprobs": 3},
+    "08 echo": {"echo": True, "logprobs": 2},
+    "09 presence": {"presence_penalty": 2.0, "temperature": 1.2},
+    "09 frequency": {"frequency_penalty": 1.7, "temperature": 1.2, "logprobs": 1},
+    "09 repetition": {"repetition_penalty": 1.8, "temperature": 0.9},
+    "09 all three": {"presence_penalty": -1.0, "frequency_penalty": 0.9, "repetition_penalty": 1.4, "temperature": 0.9},
+    "10 min_p": {"min_p": 0.02, "temperature": 1.5},
+    "10 top_k, top_p": {"top_k": 7, "top_p": 0.8, "temperature": 1.8},
+    "10 logit_bias": {"logit_bias": {"69": 6.0, "70": -6.0, "75": -100.0}},
+    "10 logit_bias, sampled": {"logit_bias": {"69": 6.0, "257": -100.0}, "temperature": 1.2},
+    "10 bad_words": {"bad_words": [[70], [71, 72]]},
+    "10 min_tokens": {"min_tokens": 20, "prompt": "Q", "max_tokens": 30},
+    "10 ignore_eos": {"ignore_eos": True, "prompt": "Q"},
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_07_to_10_fields_are_exact_at_every_position(talker: Server, name: str) -> None:
+    neutral = ("prompt", "seed", "temperature", "max_tokens")
+    changed = 0
+    for seed, prompt in enumerate((" ", "x 日")):
+        options = {"prompt": prompt, "seed": seed} | FIELDS[name]
+        answer = on_and_off(talker, **options)
+        bare = ask(talker, **{key: value for key, value in options.items() if key in neutral})
+        changed += first(answer)["text"] != first(bare)["text"]
+    assert changed or "logprobs" in name
+
+
+def test_11_a_seed_gives_one_answer_whatever_else_happens(talker: Server) -> None:
+    policies = ["off", "auto", {"max_k": 1}, {"max_k": 3}] * 3
+    asked = {"temperature": 1.3, "seed": 11, "logprobs": 0}
+    with ThreadPoolExecutor(12) as pool:
+        others = [pool.submit(ask, talker, "other", temperature=1.0, seed=i, max_tokens=20 + i) for i in range(12)]
+        told = list(pool.map(lambda policy: first(ask(talker, speculation=policy, **asked)), policies))
+    assert len({choice["text"] for choice in told}) == 1
+    for choice in told:
+        assert numbers(choice["logprobs"]) == pytest.approx(numbers(told[0]["logprobs"]), abs=1e-3)
+    for seed, other in enumerate(others):
+        alone = ask(talker, "other", temperature=1.0, seed=seed, max_tokens=20 + seed)
+        assert first(other.result())["text"] == first(alone)["text"]
+
+
+@pytest.mark.parametrize("policy", ["auto", "off"])
+def test_12_samples_have_the_targets_distribution(talker: Server, folder: Path, policy: str) -> None:
+    """Of the token behind "a", which with drafts is mostly a draft that was accepted or refused."""
+    a = token_ids(folder / "model", "a")
+    plain = LLM(str(folder / "model"), drafter=None, num_pages=20)
+    (told,) = plain.generate([[*token_ids(folder / "model", " "), *a]], SamplingParams(max_tokens=1, logprobs=20))
+    assert told.logprobs is not None and plain.tokenizer is not None
+    likely = {plain.tokenizer.decode([token]): np.exp(logprob) for token, logprob in told.logprobs[0].top}
+    seen: Counter[str] = Counter()
+    for seed in range(4):
+        answer = ask(talker, temperature=1.0, max_tokens=4, n=128, seed=1000 + seed, logprobs=0, speculation=policy)
+        for choice in answer["choices"]:
+            tokens = choice["logprobs"]["tokens"]
+            if tokens[0] == "a":
+                seen[tokens[1]] += 1
+    (text, chance), total = max(likely.items(), key=lambda item: item[1]), seen.total()
+    assert total > 300 and 0.3 < chance < 0.97
+    counts = [seen[text], total - seen[text]]
+    assert chisquare(counts, [total * chance, total * (1 - chance)]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("prompt", [" ", "x", "Q", "日本語", "abc😀", "\x00\x01", "a" * 100])
+def test_13_greedy_is_plain_decoding(talker: Server, prompt: str) -> None:
+    assert on_and_off(talker, prompt, max_tokens=60)["usage"]["speculation"]["cycles"] < 60
+
+
+def test_14_choices_are_independent(talker: Server) -> None:
+    asked = {"temperature": 1.5, "seed": 3}
+    two = on_and_off(talker, n=2, **asked)
+    texts = [choice["text"] for choice in two["choices"]]
+    assert texts[0] != texts[1]
+    assert texts[0] == first(ask(talker, **asked))["text"]
+    assert texts[0] == first(ask(talker, n=3, **asked))["text"]
+
+
+def test_16_preemption_drops_drafts_and_changes_nothing(folder: Path) -> None:
+    model, drafter = str(folder / "model"), str(folder / "drafter")
+    options: dict[str, Any] = {"page_size": 4, "max_rows": 4, "max_context": 100}
+    params = [SamplingParams(max_tokens=60, temperature=t, seed=i) for i, t in enumerate((0.0, 1.0, 0.7, 0.0))]
+    batch = [" ", "x", "日", "abc"]
+    plain = LLM(model, drafter=None, num_pages=200, **options).generate(batch, params)
+    tight = LLM(model, drafter=drafter, num_pages=40, k=4, control="fixed", **options)
+    assert answers(tight.generate(batch, params)) == answers(plain)
+    assert tight.engine.scheduler.num_preempted > 0
+    assert tight.engine.pages.num_free + tight.engine.pages.num_cached == tight.engine.pages.num_usable
+
+
+def test_17_a_prefix_that_the_drafter_has_not_seen_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a drafter that attends: what it drafts behind a prefix is what it drafts from scratch."""
+    target = tiny_target(seed=17)
+    drafter = tiny_drafter(target, seed=18)
+    llm = engine(target, drafter)
+    seen = watch(llm, monkeypatch)
+    prompt = prompts(1, seed=19)[0] * 4
+    off, on = SamplingParams(max_tokens=10, max_k=0), SamplingParams(max_tokens=10)
+    plain, drafting = (llm.generate([prompt], params)[0] for params in (off, on))
+    assert plain.token_ids == drafting.token_ids
+    assert seen
+    for tokens, drafts in seen:
+        assert drafts == draft_from_scratch(target, drafter, tokens, 4)[: len(drafts)]
+
+
+def test_18_prefixes_are_reused_as_without_drafts(talker: Server) -> None:
+    def reused(policy: str, letter: str) -> int:
+        prompt = letter + going_on(100)
+        for _ in range(2):
+            answer = ask(talker, prompt, speculation=policy, max_tokens=8)
+        num: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return num
+
+    assert reused("auto", "X") >= reused("off", "Y") > 80
+
+
+def test_19_a_reduced_vocabulary_without_d2t_is_refused_at_start(folder: Path, tmp_path: Path) -> None:
+    target = load_target(locate(str(folder / "model")), dtype=torch.float32, device="cpu").model
+    save_drafter(Drafter.create(target, draft_ids=torch.arange(0, WIDTH, 2)), tmp_path / "reduced")
+    (weights,) = (tmp_path / "reduced").glob("*.safetensors")
+    save_file({k: v for k, v in load_file(weights).items() if k not in ("d2t", "t2d")}, weights)
+    server = Server(folder / "model", "--drafter", str(tmp_path / "reduced"))
+    assert server.process.wait(60) == 2
+    until(lambda: any("there is no d2t" in line for line in server.other), server)
+
+
+def test_20_default_taps_are_said_and_a_collapse_is_reported_as_wiring(folder: Path) -> None:
+    flags = ("--drafter", str(folder / "useless"), *ENGINE, "--log-interval", "0.1")
+    with serving(folder / "model", *flags) as server:
+        drafter = server.state()["settings"]["drafter"]
+        assert drafter["aux_boundaries"] == [0, 1, 2] and "default" in drafter["aux_source"]
+        ask(server, max_tokens=DOUBT_AFTER + 50)
+        line = server.event("drafter hardly ever right")
+        assert line["level"] == "warning" and "wired wrongly" in line["likely"] and "--aux-boundaries" in line["remedy"]
+    assert wiring_doubt(Totals(first_drafted=DOUBT_AFTER, first_accepted=DOUBT_AFTER // 10)) is None
+
+
+@pytest.mark.gpu
+def test_21_drafts_that_cannot_be_captured_leave_the_targets_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny_target(seed=21)
+    target.model.to("cuda")
+    whole = frames.cycle
+
+    def curious(*args: Any) -> Any:
+        chosen = whole(*args)
+        if args[5]:
+            chosen.outcome_BC.sum().item()
+        return chosen
+
+    monkeypatch.setattr(frames, "cycle", curious)
+    llm = engine(target, tiny_drafter(target).to("cuda"))
+    batch = prompts(3, seed=21)
+    on, off = (llm.generate(batch, SamplingParams(max_tokens=20, max_k=k)) for k in (None, 0))
+    assert answers(on) == answers(off)
+    graphs = llm.describe()["graphs"]
+    assert graphs["captured"] > 0
+    assert graphs["eager"] and all(eager["k"] and eager["why"] for eager in graphs["eager"])
+
+
+@pytest.mark.parametrize("policy", ["auto", "off"])
+def test_22_characters_are_streamed_whole_and_once(talker: Server, policy: str) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "prompt": " ", "temperature": 0, "max_tokens": 80}
+    chunks = talker.client().completions.create(**asked, stream=True, extra_body={"speculation": policy})
+    pieces = [chunk.choices[0].text for chunk in chunks]
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert "".join(pieces) == going_on(len("".join(pieces))) and "".join(pieces).count("😀") > 1
+
+
+def test_23_one_of_two_streams_is_given_up(talker: Server) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_tokens": 180, "stream": True}
+    client = talker.client()
+    kept, given_up = (client.completions.create(prompt=prompt, **asked) for prompt in (" ", "x"))
+    pieces = [next(iter(kept)).choices[0].text]
+    next(iter(given_up))
+    given_up.close()
+    pieces += [chunk.choices[0].text for chunk in kept]
+    assert "".join(pieces) == first(ask(talker, max_tokens=180))["text"]
+    until(lambda: talker.state()["running"] == 0, seconds=10)
+    assert talker.held_pages() == 0
+
+
+def test_24_a_drafter_that_is_not_there_is_refused_at_start(folder: Path) -> None:
+    server = Server(folder / "model", "--drafter", str(folder / "drafer"))
+    assert server.process.wait(60) == 2
+    until(lambda: any("there is no model" in line and "drafer" in line for line in server.other), server)
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"prompt": [5, WIDTH]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [1 << 40]}, "prompt"),
+        ({"stop_token_ids": [WIDTH]}, "stop_token_ids"),
+        ({"logit_bias": {str(WIDTH): 1.0}}, "logit_bias"),
+        ({"bad_words": [[WIDTH]]}, "bad_words"),
+    ],
+)
+def test_25_a_token_id_that_there_is_not_is_that_requests_fault(
+    talker: Server, options: dict[str, Any], param: str
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(ask, talker, max_tokens=60)
+        refused = talker.post(PATH, {"model": "tiny", "prompt": " "} | options)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"].startswith(param)
+        assert first(other.result())["text"] == first(ask(talker, max_tokens=60))["text"]
+
+
+def test_26_penalties_harm_nobody_beside_them(talker: Server) -> None:
+    odd = [name for name in FIELDS if name.startswith(("09", "10"))][::2]
+    asked = [{"prompt": " ", "seed": 1} | FIELDS[name] for name in odd]
+    alone = [first(ask(talker, **options))["text"] for options in asked]
+    bare = first(ask(talker, max_tokens=60))["text"]
+    with ThreadPoolExecutor(16) as pool:
+        others = [pool.submit(ask, talker, max_tokens=60) for _ in asked]
+        together = list(pool.map(lambda options: first(ask(talker, **options))["text"], asked))
+    assert together == alone
+    assert {first(other.result())["text"] for other in others} == {bare}
+    assert talker.state()["engine_deaths"] == 0
