@@ -30,7 +30,7 @@ class Grammar:
     """A language, as text. Equal grammars are compiled once.
 
     Raises:
-        RequestError: it is too large, or no such grammar at first sight; it names the keyword, the limit and the remedy.
+        RequestError: it is too large, or no such grammar at first sight; names the keyword, the limit and the remedy.
     """
 
     kind: Kind
@@ -60,7 +60,7 @@ class Grammar:
         return cls("json_schema", '{"type": "object"}')
 
     @classmethod
-    def json_schema(cls, schema: Mapping[str, Any] | bool | str) -> Grammar:
+    def json_schema(cls, schema: Mapping[str, Any] | str) -> Grammar:
         """JSON that a schema admits, its properties in the schema's order; the schema as an object or as JSON."""
         return cls("json_schema", schema if isinstance(schema, str) else _dumped(schema))
 

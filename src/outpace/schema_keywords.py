@@ -1,4 +1,4 @@
-"""Which keywords of JSON Schema are honoured. Any other is refused: a misspelt or ignored one would admit wrong answers.
+"""Which keywords of JSON Schema are honoured. Any other is refused: a misspelt one would admit wrong answers.
 
 What the values of these keywords may be is for the grammar's library to say when it compiles the schema.
 """
@@ -18,11 +18,13 @@ _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _SCHEMAS = frozenset({"items", "additionalItems", "additionalProperties"})
 _VALUES = frozenset(
-    "type enum const required minProperties maxProperties minItems maxItems minLength maxLength pattern format minimum "
-    "maximum exclusiveMinimum exclusiveMaximum multipleOf $ref".split()
+    ("type", "enum", "const", "$ref", "required", "minProperties", "maxProperties", "minItems", "maxItems")
+    + ("minLength", "maxLength", "pattern", "format")
+    + ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 )
 _NOTES = frozenset(
-    "$schema $id $comment title description default examples example deprecated readOnly writeOnly".split()
+    ("$schema", "$id", "$comment", "title", "description", "default", "example", "examples")
+    + ("deprecated", "readOnly", "writeOnly")
 )
 """They say nothing about what is valid."""
 _KNOWN = _MAPS | _LISTS | _SCHEMAS | _VALUES | _NOTES
@@ -38,7 +40,7 @@ def check_schema(schema: Any) -> None:
     below = [("#", schema)]
     while below:
         where, part = below.pop()
-        if isinstance(part, bool):
+        if isinstance(part, bool) and where != "#":
             continue
         if not isinstance(part, dict):
             raise RequestError(f"grammar: the schema at {where} is {part!r:.60}; it must be an object")

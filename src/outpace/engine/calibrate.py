@@ -19,7 +19,8 @@ import torch
 
 from outpace.config import ResolvedConfig
 from outpace.engine.runner import Runner
-from outpace.speculation.control import AutomaticControl, Control, FixedControl
+from outpace.speculation.apart import ApartControl
+from outpace.speculation.control import Control, FixedControl
 from outpace.speculation.cost import CostTable
 from outpace.types import CyclePlan, Needs
 
@@ -58,7 +59,7 @@ def make_control(runner: Runner, config: ResolvedConfig) -> Control:
         return FixedControl(config.k)
     ks = sorted({k for k in CHOICES if k < config.k} | {config.k})
     costs = CostTable(runner.buckets, ks)
-    return AutomaticControl(costs, calibrate(runner, costs, _survey(runner, costs)))
+    return ApartControl(costs, calibrate(runner, costs, _survey(runner, costs)))
 
 
 def _survey(runner: Runner, costs: CostTable) -> Survey:

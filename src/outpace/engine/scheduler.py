@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from outpace.config import ResolvedConfig
 from outpace.engine.changes import Pending
+from outpace.engine.grammars.masks import Masks, masks_of
 from outpace.engine.needs import logprobs_of, needs_of, past_of, prompt_logprobs_of
 from outpace.engine.pages import Pages
 from outpace.engine.sequence import Sequence
@@ -36,6 +37,8 @@ class Work:
 
     plan: Plan
     owners: tuple[tuple[Sequence, int], ...]
+    masks: Masks | None = None
+    """Makes the masks of rows whose token is chosen under a grammar."""
 
 
 class Scheduler:
@@ -81,6 +84,8 @@ class Scheduler:
         self._waiting = deque(sequences)
         for sequence in self._waiting:
             sequence.row, sequence.pages = -1, []
+            if sequence.grammar is not None:
+                sequence.grammar.forget()
         self._admitted = {}
         self._free_rows = list(range(self._config.max_rows - 1, -1, -1))
         self._prefilled_last = False
@@ -98,8 +103,10 @@ class Scheduler:
         if prefilling and not (running and self._prefilled_last):
             self._prefilled_last = True
             return self._prefill(prefilling)
-        self._prefilled_last = False
-        return self._cycle(running, drained) if running else None
+        work = self._cycle(running, drained) if running else None
+        if work is not None:
+            self._prefilled_last = False
+        return work
 
     def _admit(self) -> None:
         """Lets sequences in while there are rows, and pages for them and one more for each that is in already.
@@ -197,9 +204,11 @@ class Scheduler:
             prompt=prompt,
             changes=self._pending.flush(),
         )
-        return _work(plan, chosen)
+        return _work(plan, chosen, masks_of([(place, s) for place, s in enumerate(chosen) if s.prefilled]))
 
     def _cycle(self, running: list[Sequence], drained: bool) -> Work | None:
+        if not drained and any(s.masked for s in running):
+            return None  # its masks depend on tokens that nobody has read
         for sequence in running:
             if sequence.max_k and self._draftable(sequence.num_cached) == 0:
                 sequence.max_k = 0
@@ -224,7 +233,7 @@ class Scheduler:
             logprobs=logprobs_of(chosen),
             changes=self._pending.flush(),
         )
-        return _work(plan, chosen)
+        return _work(plan, chosen, masks_of(list(enumerate(chosen))))
 
     def _catch_up(self, lagging: list[Sequence]) -> Work:
         """Their drafter entries behind the last plain steps, as many rows as fit a prefill chunk; lengths are exact.
@@ -297,5 +306,5 @@ def _rows(chosen: list[Sequence]) -> tuple[int, ...]:
     return tuple(s.row for s in chosen)
 
 
-def _work(plan: Plan, chosen: list[Sequence]) -> Work:
-    return Work(plan, tuple((s, s.admission) for s in chosen))
+def _work(plan: Plan, chosen: list[Sequence], masks: Masks | None = None) -> Work:
+    return Work(plan, tuple((s, s.admission) for s in chosen), masks)
