@@ -116,8 +116,8 @@ class SamplingParams:
 
     At every position, with the tokens before it, the logits go through `repetition_penalty`, `frequency_penalty`,
     `presence_penalty` and `logit_bias`; then tokens are banned (`bad_words`, `min_tokens`, `grammar`); then temperature
-    divides them; then `top_k`, `top_p` and `min_p` truncate, each over what the one before left. Tokens whose logit ties
-    with the last one kept are kept too. `logprobs` are of the logits before all that.
+    divides them; then `top_k`, `top_p` and `min_p` truncate, each over what the one before left. Tokens whose logit
+    ties with the last one kept are kept too. `logprobs` are of the logits before all that.
 
     Raises:
         RequestError: a value is out of its range.

@@ -10,6 +10,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from outpace.server.structured import ResponseFormat, StructuredOutputs
+
 MAX_CHOICES = 128
 """Answers of one request: choices times prompts."""
 MAX_STOPS = 16
@@ -58,6 +60,8 @@ class Sampling(Strict):
     logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
     bad_words: Annotated[list[TokenIds], Field(max_length=64)] | None = None
     prompt_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     speculation: Literal["off", "auto"] | MaxK | None = None
     """Speed only: the answer is the same."""
 

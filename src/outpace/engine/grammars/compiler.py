@@ -90,14 +90,14 @@ class Compiler:
         if error := start.get_error() or first.get_error():
             raise RequestError(f"grammar: {reason(error)}")
         if only_ends(words, self._num_ids):
-            raise RequestError("grammar admits the empty text alone; give one that admits a token")
+            raise RequestError("grammar: it admits the empty text alone; give one that admits a token")
         return Compiled(start, self._num_ids, executor)
 
     def _tools(self) -> tuple[LLTokenizer, LLExecutor]:
         with self._lock:
             if self._vocabulary is None or self._executor is None:
                 if self._tokenizer is None:
-                    raise RequestError("a grammar needs a tokenizer, and the model has none: leave the grammar out")
+                    raise RequestError("grammar: it needs a tokenizer, and the model has none; leave it out")
                 self._vocabulary = LLTokenizer(TokenizerWrapper(_Vocabulary(self._tokenizer, self._num_ids)))
                 self._executor = LLExecutor(min(8, os.cpu_count() or 1))
             return self._vocabulary, self._executor
@@ -147,17 +147,17 @@ def _rules(grammar: Grammar) -> str:
 
 def _lark(rules: str) -> str:
     if "%llguidance" in rules:
-        raise RequestError("grammar holds %llguidance, which is for the engine to say; remove that line")
+        raise RequestError("grammar: it holds %llguidance, which is for the engine to say; remove that line")
     try:
         lark: str = any_to_lark(rules)
     except Exception as error:  # the converter has errors of many kinds
-        raise RequestError(f"grammar cannot be read as EBNF: {reason(str(error))}") from error
+        raise RequestError(f"grammar: it cannot be read as EBNF: {reason(str(error))}") from error
     return lark
 
 
 def too_slow() -> RequestError:
     """It was not compiled in time."""
-    return RequestError(f"grammar was not compiled within {COMPILE_S:g} s; make it simpler")
+    return RequestError(f"grammar: it was not compiled within {COMPILE_S:g} s; make it simpler")
 
 
 def reason(error: str) -> str:
