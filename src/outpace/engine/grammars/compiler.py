@@ -83,7 +83,9 @@ class Compiler:
 
     def _compile(self, grammar: Grammar) -> Compiled:
         vocabulary, executor = self._tools()
-        limits = LLParserLimits(max_lexer_states=25_000, max_grammar_size=100_000, verbose_errors=False)
+        limits = LLParserLimits(
+            max_items_in_row=10_000, max_lexer_states=25_000, max_grammar_size=100_000, verbose_errors=False
+        )
         start = LLMatcher(vocabulary, _source(grammar), log_level=0, limits=limits)
         first = start.deep_copy()
         words = np.frombuffer(first.compute_bitmask(), dtype=np.uint8)
@@ -162,8 +164,8 @@ def too_slow() -> RequestError:
 
 def reason(error: str) -> str:
     """What a library says, on one line and without what it appends of its state."""
-    said = error.split("<state>")[0].strip()
-    return " ".join(said.split())[:500] or "it cannot be followed"
+    said = " ".join(error.replace("<non-verbose/>", "").split())
+    return "no token fits it" if said.startswith("NoExtension") or not said else said[:500]
 
 
 def only_ends(mask: np.ndarray[Any, Any], num_ids: int) -> bool:
