@@ -115,7 +115,8 @@ def test_a_bad_form_is_refused_by_name_and_stalls_nobody(server: Server) -> None
         slow = {"structured_outputs": {"grammar": "\n".join(rules)}}
         bad = [one(response_format=form(wrong)), one(extra_body=slow)]
         good = [one(response_format={"type": "json_object"}), one()]
-        found = await asyncio.gather(*bad, *good, return_exceptions=True)
+        async with client:
+            found = await asyncio.gather(*bad, *good, return_exceptions=True)
         return found[:2], found[2:]
 
     bad, good = asyncio.run(both())

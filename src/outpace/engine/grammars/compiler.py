@@ -76,10 +76,14 @@ class Compiler:
         Raises:
             RequestError: it cannot be honoured, admits nothing, or takes too long.
         """
+        compiling = self.begin(grammar)
         try:
-            return self.begin(grammar).result(COMPILE_S)
-        except OutOfTime as error:
-            raise too_slow() from error
+            error = compiling.exception(COMPILE_S)
+        except OutOfTime as late:
+            raise too_slow() from late
+        if error is not None:  # told anew each time: a kept one would grow with every place that it passes
+            raise RequestError(str(error) if isinstance(error, RequestError) else f"grammar: {error!r:.500}")
+        return compiling.result()
 
     def _compile(self, grammar: Grammar) -> Compiled:
         vocabulary, executor = self._tools()
