@@ -86,7 +86,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(SCHEMAS, st.sampled_from([0.0, 0.8, 1.5]), st.integers(0, 1 << 20))
 def test_answers_are_what_their_schema_admits(schema: dict[str, Any], temperature: float, seed: int) -> None:
     asked = params(Grammar.json_schema(schema), temperature=temperature, seed=seed)
@@ -109,7 +109,7 @@ REGEXES = st.recursive(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(REGEXES, st.sampled_from([0.0, 1.0]), st.integers(0, 1 << 20))
 def test_answers_are_what_their_regex_matches(pattern: str, temperature: float, seed: int) -> None:
     asked = params(Grammar.regex(pattern), temperature=temperature, seed=seed, max_tokens=30)
@@ -254,6 +254,32 @@ def test_a_grammar_that_leaves_no_token_fails_alone(k: int) -> None:
         with pytest.raises(RequestError, match="no token was left"):
             llm.generate([PROMPTS[0]], asked)
         assert not llm.engine.busy
+
+
+def test_a_matcher_that_raises_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Matcher.after
+
+    def raising(matcher: Matcher, answer: Any) -> Any:
+        if len(answer) > 4 and broken.grammar is matcher:
+            raise ValueError("out of order")
+        return whole(matcher, answer)
+
+    expected = engine(TARGET).generate(PROMPTS, params(PET))
+    monkeypatch.setattr(Matcher, "after", raising)
+    llm = engine(TARGET, DRAFTER)
+    asked = [llm.engine.add(prompt, params(PET)) for prompt in PROMPTS]
+    broken = llm.engine._sequences[asked[1]]
+    got: dict[int, tuple[int, ...]] = dict.fromkeys(asked, ())
+    failures = {}
+    while llm.engine.busy:
+        llm.engine.step()
+        for update in llm.engine.poll_all():
+            got[update.request_id] += update.token_ids
+            failures[update.request_id] = update.failure
+    assert [got[asked[i]] for i in (0, 2)] == [expected[i].token_ids for i in (0, 2)]
+    assert got[asked[1]] == expected[1].token_ids[: len(got[asked[1]])]
+    assert "out of order" in (failures[asked[1]] or "") and failures[asked[0]] is None
+    assert_all_back(llm)
 
 
 def test_an_interrupted_step_costs_no_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,13 +31,17 @@ class Masks:
             drafts: K token ids a row; no row at all where nothing was drafted.
         """
         found = [(place, s.grammar, s.answer) for place, s in self.lines if s.grammar is not None]
-        states = [(matcher.after(answer), place * words_BSW.shape[1]) for place, matcher, answer in found]
         own = [list(drafts[place]) if drafts else [] for place, _, _ in found]
-        _compute(found[0][1].compiled.executor, states, own, words_BSW)
+        states: list[tuple[LLMatcher, int]] = []
+        try:
+            states = [(matcher.after(answer), place * words_BSW.shape[1]) for place, matcher, answer in found]
+            _compute(found[0][1].compiled.executor, states, own, words_BSW)
+        except Exception:  # whose it is shows when each is asked alone
+            states = []
         array_BSW = words_BSW.numpy().view(np.uint32)
-        for (place, matcher, answer), (state, _), behind in zip(found, states, own, strict=True):
-            if state.is_error():
-                matcher.fill(answer, behind, array_BSW[place])
+        for at, (place, matcher, answer) in enumerate(found):
+            if not states or states[at][0].is_error():
+                matcher.fill(answer, own[at], array_BSW[place])
             matcher.admit_ends(array_BSW[place])
 
 

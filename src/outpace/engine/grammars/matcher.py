@@ -59,6 +59,8 @@ class Matcher:
             run: what was chosen behind it.
             stops: token ids that end the answer.
         """
+        if self.failure is not None:
+            return 0
         state = self.after(answer)
         for place, token in enumerate(run):
             if token in stops:
@@ -88,11 +90,18 @@ class Matcher:
     def fill(self, answer: Sequence[int], drafts: Sequence[int], line_SW: Words) -> None:
         """Once more, one by one, the masks of a line on which the library failed: none from where it does.
 
-        A position without any leaves no token to choose; `read` finds that out if the answer comes there.
+        A position without any leaves no token to choose; `read` finds that out if the answer comes there. Where the
+        library raises, the request has failed.
         """
         self._at = None
-        state = self.after(answer)
         line_SW[:] = 0
+        try:
+            self._fill(self.after(answer), drafts, line_SW)
+        except Exception as error:
+            self.failure = f"grammar: after {len(answer)} tokens of the answer it raised {error!r:.300}"
+        self._at = None
+
+    def _fill(self, state: LLMatcher, drafts: Sequence[int], line_SW: Words) -> None:
         for place in range(len(line_SW)):
             found = self._mask(state)
             if state.is_error():
@@ -100,7 +109,6 @@ class Matcher:
             line_SW[place] = found
             if place >= len(drafts) or not state.try_consume_tokens([drafts[place]]):
                 break
-        self._at = None
 
     def admit_ends(self, line_SW: Words) -> None:
         """Where the answer is complete, what ends it is admitted."""
