@@ -24,9 +24,10 @@ from outpace.engine.grammars.matcher import Matcher
 from outpace.engine.limits import Limits
 from outpace.engine.pages import Pages
 from outpace.engine.runner import Runner
-from outpace.engine.scheduler import Scheduler, Work
+from outpace.engine.scheduler import Scheduler
 from outpace.engine.sequence import Counts, FinishReason, Sequence
 from outpace.engine.ticket import Ticket
+from outpace.engine.work import Work
 from outpace.errors import RequestError
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.speculation.control import Control, CycleSeen
@@ -171,7 +172,7 @@ class Engine:
         """What a request has written since it was last polled; None if nothing. After its end it is forgotten."""
         sequence = self._sequences[request_id]
         reason = sequence.finish_reason
-        new = tuple(sequence.answer[sequence.num_told :])
+        new = tuple(sequence.tokens[len(sequence.request.prompt_ids) + sequence.num_told :])
         if not new and sequence.failure is None:
             return None
         sequence.num_told += len(new)

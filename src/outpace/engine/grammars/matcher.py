@@ -78,7 +78,10 @@ class Matcher:
         """Nothing but the end may follow. The library sees that at once or, at times, only when it looks for tokens."""
         if not state.is_accepting():
             return False
-        return state.is_stopped() or only_ends(self._mask(state).view(np.uint8), self.compiled.num_ids)
+        if state.is_stopped():
+            return True
+        mask = self._mask(state).view(np.uint8)
+        return not state.is_error() and only_ends(mask, self.compiled.num_ids)
 
     def _fail(self, num_tokens: int, error: str) -> None:
         self._at = None
