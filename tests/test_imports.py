@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parent.parent / "src" / "outpace"
 # Bottom first. A folder may import itself and what is below; folders on one line never import each other.
 LAYERS = (
     ("errors",),
-    ("checks",),
+    ("checks", "schema_keywords"),
+    ("grammar",),
     ("config",),
     ("types", "loops"),
     ("kernels", "distributed"),

@@ -16,6 +16,7 @@ from outpace.errors import (
     OutpaceError,
     RequestError,
 )
+from outpace.grammar import Grammar
 
 if TYPE_CHECKING:
     from outpace.engine.llm import LLM
@@ -31,6 +32,7 @@ __all__ = [
     "DrafterError",
     "EngineConfig",
     "EngineError",
+    "Grammar",
     "OutpaceError",
     "RequestError",
     "RequestStats",

@@ -12,6 +12,7 @@ from typing import Literal
 
 from outpace.checks import check_ids, check_integers, check_real, frozen_bias, frozen_words
 from outpace.errors import ConfigError, RequestError
+from outpace.grammar import Grammar
 
 MAX_K = 15
 """Longest draft chain: verify then feeds 16 tokens a row, one tile."""
@@ -124,9 +125,9 @@ class SamplingParams:
     """How one request is decoded. Speculation never changes the answer: only its speed depends on `max_k`.
 
     At every position, with the tokens before it, the logits go through `repetition_penalty`, `frequency_penalty`,
-    `presence_penalty` and `logit_bias`; then tokens are banned (`bad_words`, `min_tokens`); then temperature divides
-    them; then `top_k`, `top_p` and `min_p` truncate, each over what the one before left. Tokens whose logit ties with
-    the last one kept are kept too. `logprobs` are of the logits before all that.
+    `presence_penalty` and `logit_bias`; then tokens are banned (`bad_words`, `min_tokens`, `grammar`); then temperature
+    divides them; then `top_k`, `top_p` and `min_p` truncate, each over what the one before left. Tokens whose logit
+    ties with the last one kept are kept too. `logprobs` are of the logits before all that.
 
     Raises:
         RequestError: a value is out of its range.
@@ -166,6 +167,9 @@ class SamplingParams:
     """The same for the prompt, which is then computed as a whole, whatever prefix is known."""
     max_k: int | None = None
     """Most drafts per cycle for this request; 0 decodes it plainly, None leaves it to the engine."""
+    grammar: Grammar | None = None
+    """The language that the answer is written in; a model without a tokenizer refuses it. Tokens that end the answer
+    are admitted where it is complete; where nothing may follow, it ends ("stop"), whatever `min_tokens` says."""
 
     def __post_init__(self) -> None:
         limits = {
@@ -195,6 +199,8 @@ class SamplingParams:
         object.__setattr__(self, "logit_bias", bias)
         object.__setattr__(self, "bad_words", words)
         _check_stops(self.stop)
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise RequestError(f"grammar is {self.grammar!r:.60}; it must be a Grammar")
 
     @property
     def greedy(self) -> bool:

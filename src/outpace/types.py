@@ -78,6 +78,8 @@ class Needs:
     """Some row has penalties, biases or bans."""
     num_logprobs: int | None = None
     """Alternatives to find beside each token's log-probability; None computes no log-probabilities."""
+    masked: bool = False
+    """Some row is under a grammar: the host brings masks before tokens are chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

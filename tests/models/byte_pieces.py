@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import tokenizers
 from tokenizers import AddedToken, decoders, models
 
-from outpace.models.text.stream import _BYTE_OF
+from outpace.models.text.stream import BYTE_OF
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.models.text.tokenizer_parts import TokenizerParts
 
-_CHARACTER = {byte: character for character, byte in _BYTE_OF.items()}
+_CHARACTER = {byte: character for character, byte in BYTE_OF.items()}
 
 
 def byte_tokenizer(pieces: Iterable[bytes], special: Iterable[str] = (), chat_template: str | None = None) -> Tokenizer:

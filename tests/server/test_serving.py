@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from engine.tiny import engine, tiny_drafter, tiny_target
-from outpace import LLM, SamplingParams
+from engine.worded import worded_target
+from outpace import LLM, Grammar, SamplingParams
 from outpace.errors import EngineError
 from outpace.server.serving import Serving
 from outpace.server.wire import (
@@ -221,3 +223,36 @@ def test_accepted_comes_before_the_first_piece() -> None:
     side.submit(1, PROMPTS[1])
     side.run()
     assert isinstance(side.messages[0], Accepted)
+
+
+def test_an_answer_that_its_grammar_leaves_no_token_for_is_the_only_one_that_fails() -> None:
+    target = worded_target()
+    side = Side(engine(target, tiny_drafter(target)))
+    side.submit(0, [1, 2], grammar=Grammar.regex("ab☂"))
+    side.submit(1, [3, 4])
+    side.submit(2, [5, 6], grammar=Grammar.regex("ab{3}"))
+    side.submit(3, [5, 6], grammar=Grammar.regex("("))
+    side.run()
+    assert side.broken() == [0]
+    assert [m.id for m in side.messages if isinstance(m, Refused)] == [3]
+    assert len(side.tokens(1)) == 12
+    assert "".join(m.text for m in side.messages if isinstance(m, Piece) and m.id == 2) == "abbb"
+
+
+def test_who_waits_for_a_grammar_can_be_aborted_and_is_refused_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = worded_target()
+    llm = engine(target)
+    side = Side(llm)
+    never: Future[Any] = Future()
+    monkeypatch.setattr(llm.engine.grammars, "begin", lambda grammar: never)
+    for request_id in (0, 1):
+        side.submit(request_id, [1, 2], grammar=Grammar.regex("a"))
+    side.submit(2, [3, 4])
+    for _ in range(20):
+        side.serving.step()
+    assert len(side.tokens(2)) == 12 and side.serving.busy
+    side.serving.handle([Abort(id=0)])
+    monkeypatch.setattr("outpace.server.serving.COMPILE_S", 0.0)
+    side.run()
+    (refused,) = [m for m in side.messages if isinstance(m, Refused)]
+    assert refused.id == 1 and "simpler" in refused.message

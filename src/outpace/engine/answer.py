@@ -59,23 +59,24 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         self.stopped_by: str | int | None = None
 
-    def push(self, run: Sequence[int], finish_reason: FinishReason | None = None) -> Piece:
+    def push(self, run: Sequence[int], finish_reason: FinishReason | None = None, *, closed: bool = False) -> Piece:
         """The next tokens. What comes after the answer's end is dropped.
 
         Args:
             run: any number of new token ids.
-            finish_reason: why the engine ended the request behind them: "stop" says that the last is a stop token.
+            finish_reason: why the engine ended the request behind them: "stop" says that the last is a stop token,
+            closed: or, where this is set, that a grammar ended with it.
         """
         if self.finish_reason is not None:
             return self._piece("", 0)
-        text, num_tokens = self._read(run, finish_reason)
+        text, num_tokens = self._read(run, finish_reason, closed)
         self.num_tokens += num_tokens
         return self._piece(text, num_tokens)
 
-    def _read(self, run: Sequence[int], finish_reason: FinishReason | None) -> tuple[str, int]:
+    def _read(self, run: Sequence[int], finish_reason: FinishReason | None, closed: bool) -> tuple[str, int]:
         """The text to show and how many tokens count; settles how the answer ended, if it did."""
         spoken = run
-        if finish_reason == "stop" and not self._params.include_stop_str_in_output:
+        if finish_reason == "stop" and not closed and not self._params.include_stop_str_in_output:
             spoken = run[:-1]
         text = ""
         for place, token in enumerate(spoken, start=1):
@@ -83,15 +84,15 @@ class Answer:
             if self.finish_reason is not None:
                 return text, place
         if finish_reason is not None:
-            text += self._end(run, finish_reason)
+            text += self._end(run, finish_reason, closed)
         return text, len(run)
 
-    def _end(self, run: Sequence[int], finish_reason: FinishReason) -> str:
+    def _end(self, run: Sequence[int], finish_reason: FinishReason, closed: bool) -> str:
         """The rest of the text, in which a stop string may still lie, and the engine's reason if none does."""
         text = "" if self._decoder is None else self._search(self._decoder.finish(), len(run))
         if self.finish_reason is None:
             self.finish_reason = finish_reason
-            if finish_reason == "stop" and run[-1] in self._params.stop_token_ids:
+            if finish_reason == "stop" and not closed and run[-1] in self._params.stop_token_ids:
                 self.stopped_by = run[-1]
             text += "" if self._stops is None else self._stops.finish()
         return text

@@ -17,7 +17,8 @@ from typing import Any
 
 from outpace.config import ResolvedConfig
 from outpace.engine.runner import Runner
-from outpace.speculation.control import AutomaticControl, Control, FixedControl
+from outpace.speculation.apart import ApartControl
+from outpace.speculation.control import Control, FixedControl
 from outpace.speculation.cost import CostTable
 from outpace.types import CyclePlan, Needs
 
@@ -55,7 +56,7 @@ def make_control(runner: Runner, config: ResolvedConfig) -> Control:
     if config.control == "fixed" or config.k == 0:
         return FixedControl(config.k)
     costs = CostTable(runner.buckets, choices(config))
-    return AutomaticControl(costs, calibrate(runner, costs, _survey(runner, costs)))
+    return ApartControl(costs, calibrate(runner, costs, _survey(runner, costs)))
 
 
 def choices(config: ResolvedConfig) -> list[int]:

@@ -11,6 +11,7 @@ Everything a request can do wrong is refused in `add`, so that nothing behind it
 from __future__ import annotations
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
@@ -18,13 +19,18 @@ from itertools import count
 
 from outpace.config import MAX_SEED, ResolvedConfig, SamplingParams
 from outpace.engine.calibrate import make_control
+from outpace.engine.grammars.compiler import Compiler
+from outpace.engine.grammars.matcher import Matcher
 from outpace.engine.limits import Limits
 from outpace.engine.pages import Pages
 from outpace.engine.runner import Runner
-from outpace.engine.scheduler import Scheduler, Work
+from outpace.engine.scheduler import Scheduler
 from outpace.engine.sequence import Counts, FinishReason, Sequence
 from outpace.engine.ticket import Ticket
 from outpace.engine.warm_up import capture_common, compile_common
+from outpace.engine.work import Work
+from outpace.errors import RequestError
+from outpace.models.text.tokenizer import Tokenizer
 from outpace.speculation.control import Control, CycleSeen
 from outpace.speculation.pair import Pair
 from outpace.types import CatchUpPlan, CyclePlan, Outcome, PrefillPlan, Request, TokenLogprobs
@@ -45,6 +51,10 @@ class Update:
     """One for each of `token_ids`; None if not asked for."""
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     """One for each prompt token, with the first news of a request that asked; the first token has none."""
+    closed: bool = False
+    """Its grammar ended the answer, whose last token is then no stop token."""
+    failure: str | None = None
+    """Why no more will come, and no finish reason."""
 
 
 class Engine:
@@ -55,10 +65,16 @@ class Engine:
         config: resolved settings.
         control: chooses k; None does as `config.control` says.
         runner: runs the plans; None makes one for this process alone.
+        tokenizer: grammars need it.
     """
 
     def __init__(
-        self, pair: Pair, config: ResolvedConfig, control: Control | None = None, runner: Runner | None = None
+        self,
+        pair: Pair,
+        config: ResolvedConfig,
+        control: Control | None = None,
+        runner: Runner | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self.config = config
         self._pair = pair
@@ -70,6 +86,7 @@ class Engine:
             page_size=config.page_size,
             num_pages=self.pages.num_usable,
         )
+        self.grammars = Compiler(tokenizer, pair.target.config.vocab_size)
         self.runner = runner or Runner(pair, config)
         compiled = compile_common(self.runner, config)
         self.control: Control = control or make_control(self.runner, config)
@@ -87,7 +104,7 @@ class Engine:
     def busy(self) -> bool:
         """Some request is not finished."""
         if self._torn:
-            return any(sequence.finish_reason is None for sequence in self._sequences.values())
+            return any(not sequence.over for sequence in self._sequences.values())
         return self.scheduler.busy
 
     def add(self, prompt_ids: TokenIds[int], params: SamplingParams) -> int:
@@ -104,6 +121,8 @@ class Engine:
         eos = () if params.ignore_eos else self._pair.target.config.eos_token_ids
         max_k = self.config.k if params.max_k is None else min(params.max_k, self.config.k)
         sequence = Sequence(request, max_tokens, max_k, frozenset(eos) | frozenset(params.stop_token_ids))
+        if params.grammar is not None:
+            sequence.grammar = Matcher(self.grammars.compile(params.grammar), eos)
         sequence.acceptance = self.control.start()
         self.scheduler.add(sequence)
         self._sequences[request.id] = sequence
@@ -113,14 +132,25 @@ class Engine:
         """How many tokens a request may be answered with: `max_tokens`, or what the context leaves.
 
         Raises:
-            RequestError: the prompt is empty, too long for the context or the pages, or a token id is unknown.
+            RequestError: the prompt is empty, too long for the context or the pages, a token id is unknown, or the
+                grammar cannot be compiled, which is waited for.
         """
-        return self._limits.check(prompt_ids, params)
+        max_tokens = self._limits.check(prompt_ids, params)
+        if params.grammar is not None:
+            if self.config.simulate_acceptance:
+                raise RequestError("grammar: the engine simulates acceptance, so its answers follow none; leave it out")
+            if self.config.tensor_parallel > 1:
+                raise RequestError(
+                    f"grammar: the model is cut over {self.config.tensor_parallel} ranks, which follow none yet; leave "
+                    "it out, or serve with tensor_parallel 1"
+                )
+            self.grammars.compile(params.grammar)
+        return max_tokens
 
     def abort(self, request_id: int) -> None:
         """Ends a request at once and frees its pages. Nothing happens if its end was told already."""
         sequence = self._sequences.pop(request_id, None)
-        if sequence is not None and sequence.finish_reason is None and not self._torn:
+        if sequence is not None and not sequence.over and not self._torn:
             self._torn = True
             self.scheduler.remove(sequence)
             self._torn = False
@@ -136,27 +166,41 @@ class Engine:
         self._torn = True
         work = self.scheduler.next(drained=not self._in_flight) if self.scheduler.busy else None
         if work is not None:
-            self._in_flight.append((work, self.runner.enqueue(work.plan)))
+            self._in_flight.append((work, self._enqueue(work)))
         if self._in_flight and (work is None or len(self._in_flight) > self.runner.num_ahead):
             self._collect(*self._in_flight.popleft())
         self._torn = False
 
+    def _enqueue(self, work: Work) -> Ticket:
+        return self.runner.enqueue(work.plan) if work.masks is None else self.runner.enqueue(work.plan, work.masks)
+
     def _rebuild(self) -> None:
         self._in_flight.clear()
         self.pages.reset()
-        self.scheduler.reset([s for s in self._sequences.values() if s.finish_reason is None])
+        self.scheduler.reset([s for s in self._sequences.values() if not s.over])
 
     def poll(self, request_id: int) -> Update | None:
         """What a request has written since it was last polled; None if nothing. After its end it is forgotten."""
         sequence = self._sequences[request_id]
         reason = sequence.finish_reason
         new = tuple(sequence.tokens[len(sequence.request.prompt_ids) + sequence.num_told :])
-        if not new:
+        if not new and sequence.failure is None:
             return None
         sequence.num_told += len(new)
-        if reason is not None:
+        if sequence.over:
             del self._sequences[request_id]
-        return Update(request_id, new, reason, sequence.counts, sequence.num_reused, *_logprobs(sequence, len(new)))
+        logprobs, of_prompt = _logprobs(sequence, len(new))
+        return Update(
+            request_id,
+            new,
+            reason,
+            sequence.counts,
+            sequence.num_reused,
+            logprobs,
+            of_prompt,
+            closed=sequence.closed,
+            failure=sequence.failure,
+        )
 
     def poll_all(self) -> list[Update]:
         """The news of all requests."""
@@ -164,7 +208,8 @@ class Engine:
 
     def _collect(self, work: Work, ticket: Ticket) -> None:
         outcome = ticket.read()
-        self._observe(work, outcome, ticket.seconds())
+        seconds = ticket.seconds() if work.masks is None else time.perf_counter() - ticket.began
+        self._observe(work, outcome, seconds)
         for index, (sequence, admission) in enumerate(work.owners):
             if sequence.row < 0 or sequence.admission != admission:
                 continue  # stopped, aborted or moved while this was in flight
@@ -173,7 +218,7 @@ class Engine:
                     self._collect_cycle(k, sequence, outcome, index)
                 case PrefillPlan(chunks=chunks, fills_drafter=fills_drafter):
                     self._collect_chunk(len(chunks[index]), fills_drafter, sequence, outcome, index)
-            if sequence.finish_reason is not None:
+            if sequence.over:
                 self.scheduler.remove(sequence)
 
     def _observe(self, work: Work, outcome: Outcome, seconds: float | None) -> None:
@@ -186,7 +231,14 @@ class Engine:
             return
         num_emitted = sum(map(len, outcome.tokens))
         self.control.observe(
-            CycleSeen(num_rows=num_rows, k=work.plan.k, context=context, num_emitted=num_emitted, seconds=seconds)
+            CycleSeen(
+                num_rows=num_rows,
+                k=work.plan.k,
+                context=context,
+                num_emitted=num_emitted,
+                seconds=seconds,
+                masked=work.masks is not None,
+            )
         )
 
     def _collect_chunk(

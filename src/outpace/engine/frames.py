@@ -13,19 +13,23 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from outpace.engine.cut import CutCycle
 from outpace.engine.marks import Marks
+from outpace.kernels.sample import Sampling
 from outpace.speculation.chosen import Chosen
-from outpace.speculation.cycle import cycle, no_mark
+from outpace.speculation.cycle import Cycle, Mark, cycle, no_mark
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
 from outpace.types import Changes, Needs
 
 logger = logging.getLogger(__name__)
+Left = TypeVar("Left")
+Arguments = tuple[Pair, State, Tensor, Tensor, Sampling, int, Mark, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Frame:
     """int64: row numbers, then rows, columns and pages of the changes; what is not needed leads to the inert row."""
     replay: Callable[[], Chosen]
     """Runs the cycle."""
+    cut: CutCycle | None
+    """Runs it in its stead where some row is under a grammar."""
     capture_s: float
     capture_bytes: int
     why_eager: str | None
@@ -110,13 +116,24 @@ class Frames:
         def run() -> Chosen:
             return self._run(shape, num_changes, inputs_I, marks)
 
-        replay = run
+        def begin() -> Cycle:
+            return Cycle(*self._arguments(shape, num_changes, inputs_I, marks))
+
+        replay, cut = run, None
+        if shape.needs.masked:
+            cut = CutCycle(begin, shape.num_rows, shape.k, self._pair.target.config.vocab_size, device)
         began, why_eager, num_bytes = time.perf_counter(), None, 0
         if device.type != "cuda":
             why_eager = "no CUDA device"
         else:
             try:
-                replay, num_bytes = self._capture(run)
+                self._warm_up(run if cut is None else cut.run)
+                before = torch.cuda.memory_reserved(device)
+                if cut is None:
+                    replay = self._record(run)
+                else:
+                    cut.capture(self._record)
+                num_bytes = torch.cuda.memory_reserved(device) - before
             except RuntimeError as error:
                 if self._pair.target.group.size > 1:
                     raise  # the other ranks may have captured it, and would wait for this one in the middle
@@ -128,34 +145,36 @@ class Frames:
             num_changes=num_changes,
             inputs_I=inputs_I,
             replay=replay,
+            cut=cut,
             capture_s=time.perf_counter() - began,
             capture_bytes=num_bytes,
             why_eager=why_eager,
             marks=marks,
         )
 
-    def _capture(self, run: Callable[[], Chosen]) -> tuple[Callable[[], Chosen], int]:
-        """Runs once over inert rows, so that kernels are compiled and workspaces allocated, then captures.
-
-        Returns what replays the graph, and the bytes of memory that it holds beyond the other graphs'.
-        """
-        device = self._state.device
-        torch.cuda.synchronize(device)
+    def _warm_up(self, run: Callable[[], object]) -> None:
+        """Runs once over inert rows, so that kernels are compiled and workspaces allocated."""
+        torch.cuda.synchronize(self._state.device)
         run()
-        torch.cuda.synchronize(device)
+        torch.cuda.synchronize(self._state.device)
         torch.cuda.empty_cache()  # as capturing does; what is reserved now does not count as the graph's
-        before = torch.cuda.memory_reserved(device)
+
+    def _record(self, run: Callable[[], Left]) -> Callable[[], Left]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # NCCL's threads are at work
-            chosen = run()
+            left = run()
 
-        def replay() -> Chosen:
+        def replay() -> Left:
             graph.replay()
-            return chosen
+            return left
 
-        return replay, torch.cuda.memory_reserved(device) - before
+        return replay
 
     def _run(self, shape: Shape, num_changes: int, inputs_I: Tensor, marks: Marks | None) -> Chosen:
+        return cycle(*self._arguments(shape, num_changes, inputs_I, marks))
+
+    def _arguments(self, shape: Shape, num_changes: int, inputs_I: Tensor, marks: Marks | None) -> Arguments:
+        """Of `cycle`, once the changes are made."""
         rows_B, changes = inputs_I.split_with_sizes((shape.num_rows, 3 * num_changes))
         page_rows_C, columns_C, pages_C = changes.view(3, num_changes)
         state = self._state
@@ -163,7 +182,7 @@ class Frames:
         state.page_table_RP[page_rows_C, columns_C] = pages_C
         table_BP = state.page_table_RP[rows_B]
         sampling = state.sampling(rows_B, shape.needs)
-        return cycle(self._pair, state, rows_B, table_BP, sampling, shape.k, mark, shape.needs.num_logprobs)
+        return self._pair, state, rows_B, table_BP, sampling, shape.k, mark, shape.needs.num_logprobs
 
     def describe(self) -> dict[str, Any]:
         """Frames so far, as plain data for JSON."""

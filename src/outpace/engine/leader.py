@@ -15,6 +15,7 @@ from outpace.engine import orders
 from outpace.engine.checksum import Checksum
 from outpace.engine.crew import Crew
 from outpace.engine.frames import Shape
+from outpace.engine.grammars.masks import Masks
 from outpace.engine.runner import Runner
 from outpace.engine.ticket import Ticket
 from outpace.speculation.pair import Pair
@@ -52,12 +53,13 @@ class Leader(Runner):
         self._crew = crew
         self._checksum = Checksum(self.num_ahead)
 
-    def enqueue(self, plan: Plan) -> Ticket:
-        """Starts one forward on every rank.
+    def enqueue(self, plan: Plan, masks: Masks | None = None) -> Ticket:
+        """Starts one forward on every rank. Requests with a grammar are refused where there are several ranks.
 
         Raises:
             EngineError: a rank died, or ranks chose different tokens.
         """
+        assert masks is None
         self._crew.tell(orders.order_of(plan))
         with self._crew.in_step():
             ticket = super().enqueue(plan)

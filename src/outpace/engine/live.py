@@ -8,6 +8,7 @@ from outpace.config import SamplingParams
 from outpace.engine.answer import Answer
 from outpace.engine.engine import Engine
 from outpace.engine.results import Chunk, RequestStats
+from outpace.errors import RequestError
 from outpace.models.text.tokenizer import Tokenizer
 
 
@@ -46,12 +47,18 @@ class LiveAnswer:
         self._request_id = self._engine.add(self.prompt_ids, self._params)
 
     def take(self) -> Chunk | None:
-        """What was written since the last time; None if nothing."""
+        """What was written since the last time; None if nothing.
+
+        Raises:
+            RequestError: its grammar left no token to go on with.
+        """
         assert self._request_id is not None
         update = self._engine.poll(self._request_id)
         if update is None:
             return None
-        piece = self._answer.push(update.token_ids, update.finish_reason)
+        if update.failure is not None:
+            raise RequestError(update.failure)
+        piece = self._answer.push(update.token_ids, update.finish_reason, closed=update.closed)
         stats = RequestStats.of(update.counts, update.num_reused, simulated=self._stats.simulated)
         if num_cut := len(update.token_ids) - piece.num_tokens:
             stats = stats.cut(num_cut, self._stats)

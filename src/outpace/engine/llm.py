@@ -124,7 +124,7 @@ class LLM:
             dtype=self.dtype,
         )
         runner = None if self.ranks is None else self.ranks.runner(pair, self.config)
-        self.engine = Engine(pair, self.config, runner=runner)
+        self.engine = Engine(pair, self.config, runner=runner, tokenizer=target.tokenizer)
 
     def _resolve(self, config: EngineConfig) -> ResolvedConfig:
         limit = self.target.config.max_positions
@@ -178,7 +178,8 @@ class LLM:
             progress: show how far it is on stderr.
 
         Raises:
-            RequestError: a prompt or its parameters cannot be served; nothing was started.
+            RequestError: a prompt or its parameters cannot be served, and nothing was started; or a grammar left an
+                answer without a token to go on with.
         """
         encoded = [self.encode(prompt) for prompt in prompts_of(prompts)]
         settings = params_of(params, len(encoded))

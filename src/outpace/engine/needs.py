@@ -19,7 +19,7 @@ def needs_of(chosen: Listed[Sequence]) -> Needs:
     """Of a whole batch."""
     wanted = [num for s in chosen if (num := s.request.params.logprobs) is not None]
     num_logprobs = next(step for step in LOGPROB_STEPS if step >= max(wanted)) if wanted else None
-    return Needs(_kind(chosen), any(s.processed for s in chosen), num_logprobs)
+    return Needs(_kind(chosen), any(s.processed for s in chosen), num_logprobs, any(s.masked for s in chosen))
 
 
 def _kind(chosen: Listed[Sequence]) -> SamplingKind:

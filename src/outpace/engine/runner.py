@@ -17,13 +17,14 @@ from torch import Tensor
 
 from outpace.config import ResolvedConfig
 from outpace.engine.frames import Frame, Frames, Shape
+from outpace.engine.grammars.masks import Masks, blank
 from outpace.engine.marks import Marks
 from outpace.engine.ticket import Ticket, on_host
 from outpace.errors import RequestError
 from outpace.models.target import Target
 from outpace.speculation.catch_up import catch_up
 from outpace.speculation.chosen import Chosen
-from outpace.speculation.cycle import cycle, no_mark
+from outpace.speculation.cycle import Cycle, cycle, no_mark
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import prefill
 from outpace.speculation.prompt_tops import Asked
@@ -122,19 +123,25 @@ class Runner:
             self.frames.of(shape)
 
     @torch.inference_mode()
-    def enqueue(self, plan: Plan) -> Ticket:
-        """Starts one forward; the device does it after those before it."""
+    def enqueue(self, plan: Plan, masks: Masks | None = None) -> Ticket:
+        """Starts one forward; the device does it after those before it.
+
+        Args:
+            plan: the forward.
+            masks: makes the masks of its rows under grammars. A cycle with some is waited for until it has drafted.
+        """
         began = time.perf_counter()
         if isinstance(plan, CyclePlan) and self.frames is not None:
             frame = self._framed(self.frames, plan)
-            return self._ticket(plan, frame.replay(), began, frame.marks)
+            chosen = frame.replay() if frame.cut is None or masks is None else frame.cut.replay(masks)
+            return self._ticket(plan, chosen, began, frame.marks)
         marks = Marks(self.state.device) if self._timed else None
         self.state.apply(plan.changes, self.page_size)
         match plan:
             case CyclePlan():
-                chosen = self._cycle(plan, marks)
+                chosen = self._cycle(plan, marks, masks)
             case PrefillPlan():
-                chosen = self._prefill(plan)
+                chosen = self._prefill(plan, masks)
             case CatchUpPlan():
                 chosen = self._catch_up(plan)
         return self._ticket(plan, chosen, began, marks)
@@ -154,14 +161,28 @@ class Runner:
         frames.num_replays += 1
         return frame
 
-    def _cycle(self, plan: CyclePlan, marks: Marks | None) -> Chosen:
+    def _cycle(self, plan: CyclePlan, marks: Marks | None, masks: Masks | None) -> Chosen:
         rows_B = upload(plan.rows, self.state.device)
         sampling = self.state.sampling(rows_B, plan.needs)
         table_BP = self._table(rows_B, plan.bound)
         mark = marks.start() if marks is not None else no_mark
-        return cycle(self._pair, self.state, rows_B, table_BP, sampling, plan.k, mark, plan.needs.num_logprobs)
+        given = (self._pair, self.state, rows_B, table_BP, sampling, plan.k, mark, plan.needs.num_logprobs)
+        if masks is None:
+            return cycle(*given)
+        whole = Cycle(*given)
+        whole.draft()
+        whole.verify()
+        drafts = [] if whole.drafts_BK is None else whole.drafts_BK.tolist()
+        return whole.accept(self._allowed(masks, len(plan.rows), plan.k + 1, drafts))
 
-    def _prefill(self, plan: PrefillPlan) -> Chosen:
+    def _allowed(self, masks: Masks, num_rows: int, num_places: int, drafts: list[list[int]]) -> Tensor:
+        """Packed masks on the device."""
+        device = self.state.device
+        words_BSW = blank(num_rows, num_places, self._pair.target.config.vocab_size, pinned=device.type == "cuda")
+        masks.fill(words_BSW, drafts)
+        return words_BSW.to(device, non_blocking=True)
+
+    def _prefill(self, plan: PrefillPlan, masks: Masks | None) -> Chosen:
         rows_B = upload(plan.rows, self.state.device)
         tokens_BS, num_tokens_B = self._padded(plan.chunks)
         return prefill(
@@ -176,6 +197,7 @@ class Runner:
             fills_drafter=plan.fills_drafter,
             num_logprobs=plan.needs.num_logprobs,
             asked=self._asked(plan, tokens_BS.shape[1]),
+            allowed_BSW=None if masks is None else self._allowed(masks, len(plan.rows), 1, []),
         )
 
     def _asked(self, plan: PrefillPlan, num_places: int) -> Asked | None:
@@ -203,11 +225,11 @@ class Runner:
     def _ticket(self, plan: Plan, chosen: Chosen, began: float, marks: Marks | None) -> Ticket:
         copy = on_host(chosen)
         if self.state.device.type != "cuda":
-            return Ticket(plan, copy, None, None, time.perf_counter() - began, marks)
+            return Ticket(plan, copy, None, None, time.perf_counter() - began, began, marks)
         before = self._last if self._last is not None and not self._last.query() else None
         self._last = torch.cuda.Event(enable_timing=True)
         self._last.record()
-        return Ticket(plan, copy, self._last, before, None, marks)
+        return Ticket(plan, copy, self._last, before, None, began, marks)
 
     def describe(self) -> dict[str, Any]:
         """What of the cycles is a graph, as plain data for JSON."""

@@ -16,26 +16,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from outpace.config import ResolvedConfig
 from outpace.engine.changes import Pending
+from outpace.engine.grammars.masks import masks_of
 from outpace.engine.needs import logprobs_of, needs_of, past_of, prompt_logprobs_of
 from outpace.engine.pages import Pages
 from outpace.engine.sequence import Sequence
+from outpace.engine.work import Work, rows_of, work_of
 from outpace.speculation.control import Control
-from outpace.types import CatchUpPlan, CyclePlan, Plan, PrefillPlan, RowSettings
+from outpace.types import CatchUpPlan, CyclePlan, PrefillPlan, RowSettings
 
 MAX_CATCH_UP = 256
 """Tokens that a drafter is shown again at most when drafting resumes; what lies further back it does without."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A plan, and whose rows it takes: (sequence, which admission of it)."""
-
-    plan: Plan
-    owners: tuple[tuple[Sequence, int], ...]
 
 
 class Scheduler:
@@ -86,6 +79,8 @@ class Scheduler:
         self._waiting = deque(sequences)
         for sequence in self._waiting:
             sequence.row, sequence.pages = -1, []
+            if sequence.grammar is not None:
+                sequence.grammar.forget()
         self._admitted = {}
         self._free_rows = list(range(self._config.max_rows - 1, -1, -1))
         self._prefilled_last = False
@@ -103,8 +98,10 @@ class Scheduler:
         if prefilling and not (running and self._prefilled_last):
             self._prefilled_last = True
             return self._prefill(prefilling)
-        self._prefilled_last = False
-        return self._cycle(running, drained) if running else None
+        work = self._cycle(running, drained) if running else None
+        if work is not None:
+            self._prefilled_last = False
+        return work
 
     def _admit(self) -> None:
         """Lets sequences in while there are rows, and pages for them and one more for each that is in already.
@@ -192,7 +189,7 @@ class Scheduler:
             sequence.length_max = sequence.num_prefilled
             sequence.num_sure = int(sequence.prefilled)
         plan = PrefillPlan(
-            rows=_rows(chosen),
+            rows=rows_of(chosen),
             chunks=tuple(chunks),
             ends=tuple(s.prefilled for s in chosen),
             fills_drafter=fills and any(s.max_k for s in chosen),
@@ -202,9 +199,11 @@ class Scheduler:
             prompt=prompt,
             changes=self._pending.flush(),
         )
-        return _work(plan, chosen)
+        return work_of(plan, chosen, masks_of([(place, s) for place, s in enumerate(chosen) if s.prefilled]))
 
     def _cycle(self, running: list[Sequence], drained: bool) -> Work | None:
+        if not drained and any(s.masked for s in running):
+            return None  # its masks depend on tokens that nobody has read
         for sequence in running:
             if sequence.max_k and self._draftable(sequence.num_cached) == 0:
                 sequence.max_k = 0
@@ -222,14 +221,14 @@ class Scheduler:
             sequence.num_sure += 1
             sequence.drafter_lags = sequence.max_k > 0 and k == 0
         plan = CyclePlan(
-            rows=_rows(chosen),
+            rows=rows_of(chosen),
             k=k,
             needs=needs_of(chosen),
             bound=max(s.length_max for s in chosen),
             logprobs=logprobs_of(chosen),
             changes=self._pending.flush(),
         )
-        return _work(plan, chosen)
+        return work_of(plan, chosen, masks_of(list(enumerate(chosen))))
 
     def _catch_up(self, lagging: list[Sequence]) -> Work:
         """Their drafter entries behind the last plain steps, as many rows as fit a prefill chunk; lengths are exact.
@@ -247,7 +246,7 @@ class Scheduler:
             chosen.append(sequence)
             starts.append(start)
         plan = CatchUpPlan(
-            rows=_rows(chosen),
+            rows=rows_of(chosen),
             starts=tuple(starts),
             chunks=tuple(tuple(s.tokens[start : s.num_cached]) for s, start in zip(chosen, starts, strict=True)),
             cold=tuple(start >= max(1, s.num_drafter) for s, start in zip(chosen, starts, strict=True)),
@@ -258,7 +257,7 @@ class Scheduler:
             sequence.num_drafter = sequence.num_cached
             sequence.drafter_gap |= cold
             sequence.drafter_lags = False
-        return _work(plan, chosen)
+        return work_of(plan, chosen)
 
     def _reserve(self, running: list[Sequence], k: int, drained: bool) -> bool:
         """Gives every running sequence the pages of one cycle, oldest first, preempting the youngest where needed.
@@ -296,11 +295,3 @@ class Scheduler:
 
     def _num_pages(self, num_tokens: int) -> int:
         return -(-num_tokens // self._pages.page_size)
-
-
-def _rows(chosen: list[Sequence]) -> tuple[int, ...]:
-    return tuple(s.row for s in chosen)
-
-
-def _work(plan: Plan, chosen: list[Sequence]) -> Work:
-    return Work(plan, tuple((s, s.admission) for s in chosen))

@@ -6,6 +6,7 @@ from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass, field
 from typing import Literal
 
+from outpace.engine.grammars.matcher import Matcher
 from outpace.speculation.acceptance import Acceptance
 from outpace.types import Request, TokenLogprobs
 
@@ -50,6 +51,8 @@ class Sequence:
     max_k: int
     """Drafts a cycle at most; 0 once the sequence does not draft (any more)."""
     stop_ids: frozenset[int]
+    grammar: Matcher | None = None
+    """Where its answer is in its grammar."""
     tokens: list[int] = field(init=False)
     """Prompt and answer, as far as it is known."""
     processed: bool = field(init=False)
@@ -101,11 +104,36 @@ class Sequence:
         return len(self.tokens) - len(self.request.prompt_ids)
 
     @property
+    def answer(self) -> list[int]:
+        """Its tokens behind the prompt, as far as they are known."""
+        return self.tokens[len(self.request.prompt_ids) :]
+
+    @property
+    def closed(self) -> bool:
+        """Its grammar ends here, and not with a stop token."""
+        return self.grammar is not None and self.num_new > 0 and self.grammar.closed_at == self.num_new
+
+    @property
+    def failure(self) -> str | None:
+        """Why it cannot be answered to the end."""
+        return None if self.grammar is None else self.grammar.failure
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will come of it."""
+        return self.finish_reason is not None or self.failure is not None
+
+    @property
+    def masked(self) -> bool:
+        """Its tokens are chosen under a grammar."""
+        return self.grammar is not None
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         """Read off the tokens, so that it can never contradict them."""
         if not self.num_new:
             return None
-        if self.tokens[-1] in self.stop_ids:
+        if self.tokens[-1] in self.stop_ids or self.closed:
             return "stop"
         return "length" if self.num_new >= self.max_tokens else None
 
@@ -126,12 +154,16 @@ class Sequence:
         return self.num_new + self.num_sure >= self.max_tokens
 
     def extend(self, run: TokenIds[int], logprobs: TokenIds[TokenLogprobs] = ()) -> int:
-        """Appends a run of tokens, cut exactly at the first stop token or at `max_tokens`; returns how many it kept.
+        """Appends a run of tokens, cut exactly at its end; returns how many it kept.
+
+        The end is the first stop token, `max_tokens`, or where the grammar ends or is left.
 
         Log-probabilities come before their tokens: an interrupt between leaves some too many, which go here.
         """
         kept = list(run[: self.max_tokens - self.num_new])
         end = next((place for place, token in enumerate(kept, start=1) if token in self.stop_ids), len(kept))
+        if self.grammar is not None:
+            end = self.grammar.read(self.answer, kept[:end], self.stop_ids)
         self.logprobs[self.num_new :] = logprobs[:end]
         self.tokens += kept[:end]
         return end

@@ -30,6 +30,8 @@ class Ticket:
     """The end of the forward before, if that was in flight when this one was enqueued."""
     on_cpu_s: float | None
     """How long it took, on a CPU."""
+    began: float
+    """When the host began with it, by `time.perf_counter`: what runs alone takes from then to `read`."""
     marks: Marks | None
     """When its phases ended, where they are timed."""
 

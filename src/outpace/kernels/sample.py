@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from outpace.config import GREEDY_BELOW
+from outpace.kernels.mask import mask
 from outpace.kernels.process import Rules, process
 from outpace.types import SamplingKind
 
@@ -115,6 +116,7 @@ def choose(
     *,
     ahead: int = 0,
     drafts_BK: Tensor | None = None,
+    allowed_BSW: Tensor | None = None,
 ) -> Tensor:
     """Each position's token, int64 [B, S]; greedy rows take the argmax.
 
@@ -125,11 +127,14 @@ def choose(
         ids_V: target ids that the V logits stand for; None means 0 … V-1.
         ahead: added to the positions.
         drafts_BK: what was drafted behind each row's newest token; the last of S places sees all of it.
+        allowed_BSW: packed masks of ids 0 … V-1; None admits all.
     """
     if sampling.rules is not None:
         drafts_BK = position_BS[:, :0] if drafts_BK is None else drafts_BK
         logits_BSV = _spread(logits_BSV, ids_V, sampling.rules.counts_BV.shape[1])
         logits_BSV, ids_V = process(logits_BSV, sampling.rules, position_BS + ahead, drafts_BK), None
+    if allowed_BSW is not None:
+        logits_BSV = mask(logits_BSV, allowed_BSW)
     if logits_BSV.is_cuda:
         return _choose_on_gpu(logits_BSV, sampling, position_BS, ids_V, ahead)
     index_BS = _best(logits_BSV, sampling, position_BS + ahead, ids_V)

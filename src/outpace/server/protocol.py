@@ -12,6 +12,7 @@ from pydantic import Field
 
 from outpace.server.conversation import Messages, ToolChoice, Tools
 from outpace.server.strict import Name, Strict
+from outpace.server.structured import ResponseFormat, StructuredOutputs
 
 MAX_CHOICES = 128
 """Answers of one request: choices times prompts."""
@@ -54,6 +55,8 @@ class Sampling(Strict):
     bad_words: Annotated[list[TokenIds | Word], Field(max_length=64)] | None = None
     """Token ids, or texts: these are banned as the tokenizer spells them, with and without a space in front."""
     prompt_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     speculation: Literal["off", "auto"] | MaxK | None = None
     """Speed only: the answer is the same."""
 

@@ -13,6 +13,7 @@ from outpace.config import MAX_SEED, SamplingParams
 from outpace.errors import RequestError
 from outpace.server.api_errors import ApiError
 from outpace.server.protocol import Asked, MaxK
+from outpace.server.structured import of_format, of_outputs
 
 DEFAULTS: dict[str, Any] = {"temperature": 1.0}
 """What OpenAI's API means by leaving a field out, where `SamplingParams` means something else."""
@@ -56,6 +57,8 @@ FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "logit_bias": ("logit_bias", _bias),
     "bad_words": ("bad_words", _same),
     "prompt_logprobs": ("prompt_logprobs", _same),
+    "response_format": ("grammar", of_format),
+    "structured_outputs": ("grammar", of_outputs),
     "speculation": ("max_k", _max_k),
 }
 """By the client's name: the field of `SamplingParams`, and how the value is brought into its form."""
@@ -74,6 +77,8 @@ def params_of(asked: Asked, room: int) -> SamplingParams:
     settings = dict(DEFAULTS)
     limit = asked.most_tokens
     try:
+        if asked.response_format is not None and asked.structured_outputs is not None:
+            raise RequestError("grammar: response_format and structured_outputs exclude each other; leave one out")
         for name, (field, convert) in FIELDS.items():
             value = getattr(asked, name)
             if value is not None:
@@ -89,7 +94,7 @@ def params_of(asked: Asked, room: int) -> SamplingParams:
 
 def refused(error: RequestError, asked: Asked) -> ApiError:
     """A refusal with the client's name of what is wrong: the field that the message begins with, or else the prompt."""
-    names = {field: name for name, (field, _) in FIELDS.items()}
+    names = {field: name for name, (field, _) in FIELDS.items() if getattr(asked, name) is not None}
     names |= {"tools": "tools", "max_tokens": asked.limit_name, "logprobs": asked.logprobs_name}
     word = re.split(r"\W", str(error), maxsplit=1)[0]
     return ApiError(400, str(error), code="invalid_value", param=names.get(word, asked.subject))

@@ -8,7 +8,9 @@ their seed, without what they have said already.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic, sleep
 
+from outpace.engine.grammars.compiler import COMPILE_S, too_slow
 from outpace.engine.live import LiveAnswer
 from outpace.engine.llm import LLM
 from outpace.engine.results import Chunk
@@ -28,6 +30,9 @@ from outpace.server.wire import (
     ToEngine,
     WireError,
 )
+
+COMPILE_POLL_S = 0.002
+"""Between looks at grammars that are being compiled, while nothing else is to be done."""
 
 
 class Served:
@@ -96,11 +101,13 @@ class Serving:
         """By the other side's id, oldest first."""
         self._held: list[Submit] = []
         """Came while a culprit was sought."""
+        self._compiling: list[tuple[Submit, float]] = []
+        """Came with a grammar that is not compiled yet, and when."""
         self._suspicion: Suspicion[Served] = Suspicion()
 
     @property
     def busy(self) -> bool:
-        return bool(self._served or self._held)
+        return bool(self._served or self._held or self._compiling)
 
     def handle(self, messages: Iterable[ToEngine]) -> None:
         """Obeys what came.
@@ -122,11 +129,15 @@ class Serving:
                 self._begin_held()
 
     def step(self) -> None:
-        """One step of the engine, and what came of it.
+        """One step of the engine, and what came of it; where it has nothing to do, a short wait for grammars.
 
         Raises:
             EngineError: the engine is broken, whatever it is asked.
         """
+        if self._compiling and not self._suspicion.seeking:
+            self._begin_compiled()
+            if not self._served:
+                return
         try:
             self._llm.engine.step()
         except Exception as error:
@@ -139,17 +150,41 @@ class Serving:
     def _begin_held(self) -> None:
         held, self._held = self._held, []
         for submit in held:
-            try:
-                self._served[submit.id] = Served(self._llm, submit)
-            except RequestError as error:
-                self._send(Refused(id=submit.id, message=str(error)))
-            except Exception as error:  # whatever it is, it is this request's
-                self._send(Broken(id=submit.id, message=_said(error)))
+            if self._compiled(submit):
+                self._begin(submit)
             else:
-                self._send(Accepted(id=submit.id))
+                self._compiling.append((submit, monotonic()))
+
+    def _compiled(self, submit: Submit) -> bool:
+        """Whether its grammar, if it has one, is compiled, or found to be wrong; it begins where it was not begun."""
+        grammar = submit.params.grammar
+        return grammar is None or self._llm.engine.grammars.begin(grammar).done()
+
+    def _begin_compiled(self) -> None:
+        compiling, self._compiling = self._compiling, []
+        for submit, since in compiling:
+            if self._compiled(submit):
+                self._begin(submit)
+            elif monotonic() - since > COMPILE_S:
+                self._send(Refused(id=submit.id, message=str(too_slow())))
+            else:
+                self._compiling.append((submit, since))
+        if self._compiling and not self._served:
+            sleep(COMPILE_POLL_S)
+
+    def _begin(self, submit: Submit) -> None:
+        try:
+            self._served[submit.id] = Served(self._llm, submit)
+        except RequestError as error:
+            self._send(Refused(id=submit.id, message=str(error)))
+        except Exception as error:  # whatever it is, it is this request's
+            self._send(Broken(id=submit.id, message=_said(error)))
+        else:
+            self._send(Accepted(id=submit.id))
 
     def _abort(self, request_id: int) -> None:
         self._held = [submit for submit in self._held if submit.id != request_id]
+        self._compiling = [(submit, since) for submit, since in self._compiling if submit.id != request_id]
         self._suspicion.forget(request_id)
         served = self._served.pop(request_id, None)
         if served is not None:

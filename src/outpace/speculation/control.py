@@ -49,6 +49,12 @@ class Drafting(Protocol):
 
     max_k: int
     num_cached: int
+
+    @property
+    def masked(self) -> bool:
+        """Its tokens are chosen under a grammar."""
+        ...
+
     acceptance: Acceptance | None
 
 
@@ -71,6 +77,8 @@ class CycleSeen:
     num_emitted: int
     seconds: float
     """From the end of the forward before it, host included."""
+    masked: bool = False
+    """Some row was under a grammar: nothing ran ahead, and the host made masks."""
 
 
 class Control(Protocol):

@@ -8,6 +8,7 @@ Shapes: B rows, K drafts, S = K+1, P pages a row.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from outpace.speculation.chosen import Chosen
 from outpace.speculation.draft import draft
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
-from outpace.speculation.verify import verify
+from outpace.speculation.verify import Verified, verify
 
 Mark = Callable[[str], None]
 """Told the name of a phase when the last of its work has been enqueued: "draft", "verify", "accept"."""
@@ -28,6 +29,81 @@ Mark = Callable[[str], None]
 
 def no_mark(phase: str) -> None:
     """Times nothing."""
+
+
+@dataclass(slots=True)
+class Cycle:
+    """One cycle in its three parts, for when the host has something to do between them: draft, verify, accept.
+
+    Arguments are `cycle`'s.
+    """
+
+    pair: Pair
+    state: State
+    rows_B: Tensor
+    table_BP: Tensor
+    sampling: Sampling
+    k: int
+    mark: Mark = no_mark
+    num_logprobs: int | None = None
+    drafts_BK: Tensor | None = None
+    """None before `draft`, and without drafts."""
+    _positions_BS: Tensor | None = None
+    _verified: Verified | None = None
+
+    def draft(self) -> None:
+        """Proposes k tokens a row."""
+        if self.k:
+            self.drafts_BK = draft(self.pair, self.state, self.rows_B, self.table_BP, self.sampling, self.k)
+        self.mark("draft")
+
+    def verify(self) -> None:
+        """Runs the target over them."""
+        length_B = self.state.length_R[self.rows_B]
+        tokens_BS = self.state.last_token_R[self.rows_B][:, None]
+        if self.drafts_BK is not None:
+            tokens_BS = torch.cat((tokens_BS, self.drafts_BK), dim=1)
+        page_size = self.pair.cache.page_size
+        self._positions_BS, slots_BS = places(length_B, self.k + 1, None, self.table_BP, page_size)
+        self._verified = verify(
+            self.pair,
+            self.state,
+            tokens_BS,
+            self.table_BP,
+            length_B,
+            self._positions_BS,
+            slots_BS,
+            with_features=self.k > 0,
+            with_logits=True,
+        )
+        self.mark("verify")
+
+    def accept(self, allowed_BSW: Tensor | None = None) -> Chosen:
+        """Chooses, accepts and commits.
+
+        Args:
+            allowed_BSW: packed masks of the tokens that may be chosen at each place; None admits all.
+        """
+        verified, state, rows_B = self._verified, self.state, self.rows_B
+        assert verified is not None and verified.logits_BSV is not None and self._positions_BS is not None
+        chosen_BS = choose(
+            verified.logits_BSV,
+            self.sampling,
+            self._positions_BS,
+            ahead=1,
+            drafts_BK=self.drafts_BK,
+            allowed_BSW=allowed_BSW,
+        )
+        outcome_BC = settle(state.ledger(self.pair.max_drafted), rows_B, self.drafts_BK, chosen_BS)
+        if verified.fused_BSH is not None:
+            state.pending_hidden_RWH[rows_B, : self.k + 1] = verified.fused_BSH
+        if self.sampling.rules is not None:
+            state.count(rows_B, outcome_BC)
+        tops = None
+        if self.num_logprobs is not None:
+            tops = tops_of(verified.logits_BSV, outcome_BC[:, 1:], self.num_logprobs)
+        self.mark("accept")
+        return Chosen(outcome_BC, tops)
 
 
 def cycle(
@@ -52,25 +128,7 @@ def cycle(
         mark: told when a phase ends.
         num_logprobs: alternatives to find beside each token's log-probability; None computes none.
     """
-    length_B = state.length_R[rows_B]
-    tokens_BS = state.last_token_R[rows_B][:, None]
-    drafts_BK = None
-    if k:
-        drafts_BK = draft(pair, state, rows_B, table_BP, sampling, k)
-        tokens_BS = torch.cat((tokens_BS, drafts_BK), dim=1)
-    mark("draft")
-    positions_BS, slots_BS = places(length_B, k + 1, None, table_BP, pair.cache.page_size)
-    verified = verify(
-        pair, state, tokens_BS, table_BP, length_B, positions_BS, slots_BS, with_features=k > 0, with_logits=True
-    )
-    mark("verify")
-    assert verified.logits_BSV is not None
-    chosen_BS = choose(verified.logits_BSV, sampling, positions_BS, ahead=1, drafts_BK=drafts_BK)
-    outcome_BC = settle(state.ledger(pair.max_drafted), rows_B, drafts_BK, chosen_BS)
-    if verified.fused_BSH is not None:
-        state.pending_hidden_RWH[rows_B, : k + 1] = verified.fused_BSH
-    if sampling.rules is not None:
-        state.count(rows_B, outcome_BC)
-    tops = None if num_logprobs is None else tops_of(verified.logits_BSV, outcome_BC[:, 1:], num_logprobs)
-    mark("accept")
-    return Chosen(outcome_BC, tops)
+    whole = Cycle(pair, state, rows_B, table_BP, sampling, k, mark, num_logprobs)
+    whole.draft()
+    whole.verify()
+    return whole.accept()

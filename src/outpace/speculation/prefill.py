@@ -1,6 +1,7 @@
 """Prefill: verify without a draft, over a chunk of each row's prompt; it fills the drafter's cache on the way.
 
-Shapes: B rows, S prompt tokens a row (padded), H hidden size, P pages a row.
+Shapes: B rows, S prompt tokens a row (padded), H hidden size, P pages a row,
+W words of packed masks.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def prefill(
     fills_drafter: bool,
     num_logprobs: int | None = None,
     asked: Asked | None = None,
+    allowed_BSW: Tensor | None = None,
 ) -> Chosen:
     """Computes one chunk a row and the token after it, which counts only where the prompt ends with the chunk.
 
@@ -47,13 +49,14 @@ def prefill(
         fills_drafter: fill the drafter's cache too.
         num_logprobs: alternatives to find beside the log-probability of each token; None computes none.
         asked: whose prompt tokens' log-probabilities are wanted; None if nobody's are.
+        allowed_BSW: packed masks of the tokens behind the chunks, [B, 1, W]; None admits all.
     """
     start_B = state.length_R[rows_B]
     positions_BS, slots_BS = places(start_B, tokens_BS.shape[1], num_tokens_B, table_BP, pair.cache.page_size)
     verified = verify(pair, state, tokens_BS, table_BP, start_B, positions_BS, slots_BS, with_features=fills_drafter)
     end_B = start_B + num_tokens_B
     logits_B1V = pair.target.logits(last_of(verified.hidden_BSH, num_tokens_B))
-    tokens_B1 = choose(logits_B1V, sampling, end_B[:, None])
+    tokens_B1 = choose(logits_B1V, sampling, end_B[:, None], allowed_BSW=allowed_BSW)
     if verified.fused_BSH is not None:
         carried_B1H = state.pending_hidden_RWH[rows_B, :1]
         before_BSH = torch.cat((carried_B1H, verified.fused_BSH[:, :-1]), dim=1)

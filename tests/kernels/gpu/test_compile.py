@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outpace.kernels.gpu import activation, attention, decode, latent, linear, mixture, norm
+from outpace.kernels.gpu import activation, attention, decode, latent, linear, mask, mixture, norm
 from outpace.kernels.gpu import places, rope, sample, settle, splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
@@ -97,6 +97,7 @@ for model in (FLOAT, "*bf16"):
         )
     kernel = latent._store_latent
     compile(kernel, pointers(kernel, model, slot_ptr=INT), R=512, D=64, BLOCK_R=512, BLOCK_D=64, PDL=True)
+    compile(mask._mask, pointers(mask._mask, model, allowed_ptr="*i32"), BLOCK=4096, PDL=True)
     compile(settle._keep_boundaries, pointers(settle._keep_boundaries, model, slot_ptr=INT), PAGE=16, BLOCK=2048)
 kernel = linear._multiply
 for gated in (True, False):

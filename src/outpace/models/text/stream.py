@@ -44,7 +44,7 @@ class ByteStream:
         if token is None:
             return b""
         try:
-            return bytes(_BYTE_OF[character] for character in token)
+            return bytes(BYTE_OF[character] for character in token)
         except KeyError:  # an added token, spelled as it is
             return str(token).encode()
 
@@ -65,7 +65,7 @@ class WindowStream:
             if token is None:
                 continue
             self._ids.append(index)
-            if not (self._has_byte_tokens and _is_byte(token)):
+            if not (self._has_byte_tokens and is_byte(token)):
                 pieces.append(self._emit(final=False))
         return "".join(pieces)
 
@@ -90,7 +90,8 @@ class WindowStream:
         return text
 
 
-def _is_byte(token: str) -> bool:
+def is_byte(token: str) -> bool:
+    """Whether a token spells a byte: `<0x0A>`."""
     return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
 
 
@@ -101,5 +102,6 @@ def _byte_spelling() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-_BYTE_OF = _byte_spelling()
-assert set(_BYTE_OF) == set(ByteLevel.alphabet())
+BYTE_OF = _byte_spelling()
+"""What each character of a byte-level token stands for."""
+assert set(BYTE_OF) == set(ByteLevel.alphabet())

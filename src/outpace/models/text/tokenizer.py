@@ -7,7 +7,6 @@ The work is done by a `tokenizers` backend, read from a checkpoint's directory (
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from outpace.errors import RequestError
 from outpace.models.text.chat_template import ChatTemplate, Message
 from outpace.models.text.gguf_tokenizer import read_gguf_tokenizer
 from outpace.models.text.stream import ByteStream, TextStream, WindowStream
+from outpace.models.text.token_bytes import decoder_steps, token_bytes
 from outpace.models.text.tokenizer_files import read_directory
 from outpace.models.text.tokenizer_parts import TokenizerParts
 
@@ -31,7 +31,7 @@ class Tokenizer:
         self._skipped = frozenset(index for index, token in added.items() if token.special)
         self.vocab_size: int = max(parts.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """One more than the largest id. A model may have more rows, of which no text is made."""
-        self._is_byte_level = _decoders(parts.backend) == ["ByteLevel"]
+        self._is_byte_level = [step["type"] for step in decoder_steps(parts.backend)] == ["ByteLevel"]
 
     @classmethod
     def from_directory(cls, path: Path | str) -> Tokenizer | None:
@@ -93,6 +93,14 @@ class Tokenizer:
             raise RequestError(f"token ids must lie in 0 … {2**32 - 1}; these are {min(ids)} … {max(ids)}") from error
         return text
 
+    def token_bytes(self) -> list[bytes | None]:
+        """By id, what a token adds to a text; None for special tokens and ids without one.
+
+        Raises:
+            RequestError: this kind of tokenizer has no bytes a token.
+        """
+        return token_bytes(self.backend, self._skipped)
+
     def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **options: Any) -> str:
         """The prompt text of a conversation: see `ChatTemplate.render`, which takes the options.
 
@@ -138,12 +146,3 @@ class IncrementalDecoder:
     def finish(self) -> str:
         """What was held back, at the end of the answer. An unfinished character becomes U+FFFD."""
         return self._stream.finish()
-
-
-def _decoders(backend: Any) -> list[str]:
-    """The kinds of decoder that the backend applies, in order."""
-    if backend.decoder is None:
-        return []
-    state = json.loads(backend.decoder.__getstate__())
-    steps = state["decoders"] if state["type"] == "Sequence" else [state]
-    return [step["type"] for step in steps]
