@@ -58,7 +58,11 @@ def make_control(runner: Runner, config: ResolvedConfig) -> Control:
         return FixedControl(config.k)
     ks = sorted({k for k in CHOICES if k < config.k} | {config.k})
     costs = CostTable(runner.buckets, ks)
-    return AutomaticControl(costs, calibrate(runner, costs, _survey(runner, costs)))
+    survey = _survey(runner, costs)
+    calibration = calibrate(runner, costs, survey)
+    if runner.frames is not None:  # elsewhere the cycles that serve are taken apart themselves
+        calibration["phases"] = [_phases(runner, k, survey) for k in survey.ks]
+    return AutomaticControl(costs, calibration)
 
 
 def _survey(runner: Runner, costs: CostTable) -> Survey:
@@ -150,6 +154,13 @@ def time_phases(runner: Runner, num_rows: int, k: int, context: int, count: int)
             assert phases is not None
             found.append(phases)
     return found[1:]
+
+
+def _phases(runner: Runner, k: int, survey: Survey) -> dict[str, Any]:
+    """What the phases of one row's cycle take, behind the short context."""
+    times = time_phases(runner, 1, k, survey.context, survey.count)
+    medians = {f"{phase}_ms": round(1e3 * median(time[phase] for time in times), 4) for phase in times[0]}
+    return {"rows": 1, "k": k, "context": survey.context, **medians}
 
 
 def _one_after_another(runner: Runner, plan: CyclePlan, count: int) -> list[float]:

@@ -11,6 +11,7 @@ Everything a request can do wrong is refused in `add`, so that nothing behind it
 from __future__ import annotations
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from outpace.config import MAX_SEED, ResolvedConfig, SamplingParams
 from outpace.engine.calibrate import make_control
 from outpace.engine.limits import Limits
 from outpace.engine.pages import Pages
+from outpace.engine.phase_log import PhaseLog
 from outpace.engine.runner import Runner
 from outpace.engine.scheduler import Scheduler, Work
 from outpace.engine.sequence import Counts, FinishReason, Sequence
@@ -69,6 +71,7 @@ class Engine:
         self.runner = Runner(pair, config)
         self.control: Control = control or make_control(self.runner, config)
         self.scheduler = Scheduler(config, self.pages, self._draftable, self.control)
+        self.phases = PhaseLog()
         self._in_flight: deque[tuple[Work, Ticket]] = deque()
         self._sequences: dict[int, Sequence] = {}
         """Requests whose end nobody has been told yet: with their tokens, all that a rebuild needs."""
@@ -129,6 +132,7 @@ class Engine:
         self._torn = True
         work = self.scheduler.next(drained=not self._in_flight) if self.scheduler.busy else None
         if work is not None:
+            self.phases.enqueued(work.plan, time.perf_counter())
             self._in_flight.append((work, self.runner.enqueue(work.plan)))
         if self._in_flight and (work is None or len(self._in_flight) > self.runner.num_ahead):
             self._collect(*self._in_flight.popleft())
@@ -158,6 +162,8 @@ class Engine:
     def _collect(self, work: Work, ticket: Ticket) -> None:
         outcome = ticket.read()
         self._observe(work, outcome, ticket.seconds())
+        if isinstance(work.plan, CyclePlan) and (phases := ticket.phases()):
+            self.phases.took(work.plan, phases)
         for index, (sequence, admission) in enumerate(work.owners):
             if sequence.row < 0 or sequence.admission != admission:
                 continue  # stopped, aborted or moved while this was in flight

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from outpace.config import EngineConfig, ResolvedConfig, SamplingParams
+from outpace.engine import choices
 from outpace.engine.devices import default_page_size, default_prefill_chunk, resolve_device, resolve_dtype
 from outpace.engine.engine import Engine
 from outpace.engine.inputs import Messages, Prompt, is_id, params_of, prompts_of
@@ -224,6 +225,8 @@ class LLM:
             "engine": asdict(self.config),
             "control": self.engine.control.describe(),
             "graphs": self.engine.runner.describe(),
+            "kernels": choices.kernels(self.target.model, self.drafter),
+            "parallel": choices.parallel(),
             "kv_bytes": self.config.num_pages
             * bytes_per_page(self.target.model, self.drafter, self.config.page_size, self.dtype),
         }

@@ -96,7 +96,7 @@ class Runner:
         if isinstance(plan, CyclePlan) and self.frames is not None:
             frame = self._framed(self.frames, plan)
             return self._ticket(plan, frame.replay(), began, frame.marks)
-        marks = Marks(self.state.device) if self._timed else None
+        marks = Marks(self.state.device) if self._timed or self.frames is None else None
         self.state.apply(plan.changes, self.page_size)
         match plan:
             case CyclePlan():
@@ -120,6 +120,7 @@ class Runner:
             inputs = inputs.pin_memory()
         frame.inputs_I.copy_(inputs, non_blocking=True)
         frames.num_replays += 1
+        frames.num_eager += frame.why_eager is not None
         return frame
 
     def _cycle(self, plan: CyclePlan, marks: Marks | None) -> Chosen:

@@ -15,6 +15,7 @@ from outpace.server.routes import Backend, router
 
 PATHS = frozenset(
     {
+        "/",
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/models",
@@ -34,4 +35,4 @@ def make_app(backend: Backend, *, keys: Collection[bytes], max_body_bytes: int) 
     app = FastAPI(title="Outpace", version=outpace.__version__, docs_url=None, redoc_url=None)
     app.include_router(router(backend))
     api_errors.install(app)
-    return Observing(Guard(app, keys, max_body_bytes), backend.metrics, PATHS)
+    return Observing(Guard(app, keys, max_body_bytes), backend.metrics, backend.recent, PATHS)

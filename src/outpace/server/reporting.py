@@ -33,4 +33,11 @@ def line(client: EngineClient, before: Totals, now: Totals, seconds: float, stat
         "running": client.desk.num_running,
         "waiting": client.desk.num_waiting,
     }
-    return facts | {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}
+    facts |= {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}
+    return facts | {"graph_hit_rate": None if state is None else _graph_hit_rate(state.graphs)}
+
+
+def _graph_hit_rate(graphs: dict[str, Any]) -> float | None:
+    """Part of all cycles that were a graph's replay; None where there are no graphs."""
+    replays: int = graphs.get("replays", 0)
+    return round(1.0 - graphs["eager_replays"] / replays, 4) if replays else None
