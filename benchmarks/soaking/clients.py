@@ -1,4 +1,4 @@
-"""Clients that ask, leave and talk nonsense, all at once, and what must be true of the server meanwhile and afterwards."""
+"""Clients that ask, leave and talk nonsense, all at once, and what must be true of the server then and afterwards."""
 
 from __future__ import annotations
 
