@@ -10,6 +10,7 @@ demo: setup
 	@.venv/bin/outpace demo
 
 test: check
+	@scripts/browser
 	@scripts/test
 
 check: setup

@@ -17,8 +17,8 @@ import time
 
 from outpace import SamplingParams
 from outpace.cli import options
+from outpace.engine.fingerprint import machine
 from outpace.lab.acceptance import SetReport, measure_set, overall
-from outpace.lab.fingerprint import machine
 from outpace.lab.workload import SETS, load
 
 TEMPERATURE, SEED = 0.8, 1

@@ -35,6 +35,7 @@ def test_all_is_everything_public() -> None:
         "speculation",
         "training",
         "types",
+        "version",
     }
     machinery = {"TYPE_CHECKING", "annotations", "import_module"}
     public = {name for name in vars(outpace) if not name.startswith("_")}

@@ -17,12 +17,11 @@ from outpace.errors import (
     RequestError,
 )
 from outpace.grammar import Grammar
+from outpace.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from outpace.engine.llm import LLM
     from outpace.engine.results import Chunk, RequestStats, Result
-
-__version__ = "0.1.0"
 
 __all__ = [
     "LLM",

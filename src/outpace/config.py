@@ -105,6 +105,26 @@ class ResolvedConfig(EngineConfig):
     num_pages: int
 
 
+SAMPLING_INTEGERS = {
+    "max_tokens": (1, MAX_TOKENS),
+    "top_k": (0, MAX_TOP_K),
+    "seed": (0, MAX_SEED),
+    "min_tokens": (0, MAX_TOKENS),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+    "max_k": (0, MAX_K),
+}
+SAMPLING_REALS = {
+    "temperature": (0.0, 100.0),
+    "top_p": (1e-9, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-9, 10.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+}
+"""Ranges of the fields of `SamplingParams`, ends included."""
+
+
 def _check_stops(stops: object) -> None:
     """Stop strings.
 
@@ -172,26 +192,10 @@ class SamplingParams:
     are admitted where it is complete; where nothing may follow, it ends ("stop"), whatever `min_tokens` says."""
 
     def __post_init__(self) -> None:
-        limits = {
-            "max_tokens": (1, MAX_TOKENS),
-            "top_k": (0, MAX_TOP_K),
-            "seed": (0, MAX_SEED),
-            "min_tokens": (0, MAX_TOKENS),
-            "logprobs": (0, MAX_LOGPROBS),
-            "prompt_logprobs": (0, MAX_LOGPROBS),
-            "max_k": (0, MAX_K),
-        }
-        check_integers(self, RequestError, limits)
+        check_integers(self, RequestError, SAMPLING_INTEGERS)
         if self.min_tokens > self.max_tokens:
             raise RequestError(f"min_tokens is {self.min_tokens}; it may be at most max_tokens, {self.max_tokens}")
-        for name, low, high in (
-            ("temperature", 0.0, 100.0),
-            ("top_p", 1e-9, 1.0),
-            ("min_p", 0.0, 1.0),
-            ("repetition_penalty", 1e-9, 10.0),
-            ("frequency_penalty", -2.0, 2.0),
-            ("presence_penalty", -2.0, 2.0),
-        ):
+        for name, (low, high) in SAMPLING_REALS.items():
             check_real(self, RequestError, name, low, high)
         check_ids(RequestError, "stop_token_ids", self.stop_token_ids, MAX_STOP_TOKENS)
         bias = frozen_bias(RequestError, "logit_bias", self.logit_bias, MAX_BIASES, MAX_BIAS)

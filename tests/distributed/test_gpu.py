@@ -68,7 +68,7 @@ def test_two_ranks_write_what_one_writes(models: tuple[str, str], dtype: str) ->
                 assert shared == one
         described = llm.describe()
         assert described["graphs"]["captured"] > 0 and not described["graphs"]["eager"]
-        assert [rank["device"] for rank in described["ranks"]["ranks"]] == ["cuda:0", "cuda:1"]
+        assert [rank["device"] for rank in described["parallel"]["ranks"]] == ["cuda:0", "cuda:1"]
 
 
 def test_calibrated_control_runs_on_all_ranks(models: tuple[str, str]) -> None:

@@ -78,7 +78,7 @@ def test_ranks_write_what_one_writes(architecture: str, tmp_path: Path) -> None:
         assert len(children(os.getpid())) == size - 1
         assert answers(llm.generate(batch, PARAMS)) == alone
         assert answers(llm.generate(batch, PLAIN)) == alone
-        assert llm.describe()["ranks"]["backend"] == "gloo"
+        assert llm.describe()["parallel"]["backend"] == "gloo"
     assert not children(os.getpid())
 
 
@@ -152,7 +152,7 @@ def test_ranks_of_torchrun_write_what_one_writes(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     shared = _output([*launcher, "-m", "outpace.cli.main", *command, "--tp", "2"])
     assert shared["token_ids"] == alone["token_ids"]
-    assert shared["settings"]["ranks"]["size"] == 2
+    assert shared["settings"]["parallel"]["size"] == 2
 
 
 def _output(command: list[str]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_settings_of_nccl_are_shown_as_asked_for_and_as_seen(tmp_path: Path, mon
     monkeypatch.setenv("NCCL_PROTO", "Simple")  # put back at the end, which the engine's own setting is not
     target, _ = checkpoints(tmp_path, "llama")
     with LLM(target, drafter=None, tensor_parallel=2, nccl=("NCCL_PROTO=LL",), **OPTIONS) as llm:
-        ranks = llm.describe()["ranks"]
+        ranks = llm.describe()["parallel"]
         assert ranks["nccl_asked"] == {"NCCL_PROTO": "LL"}
         for rank in ranks["ranks"]:
             assert rank["nccl_observed"]["NCCL_PROTO"] == "LL"

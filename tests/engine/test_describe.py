@@ -6,6 +6,7 @@ from dataclasses import replace
 from engine.tiny import engine, tiny_drafter, tiny_target
 from models.byte_pieces import byte_tokenizer
 from models.tool_templates import QWEN25_TOOLS
+from outpace.models.layers import pack
 
 
 def test_describe_is_plain_data_and_leaves_nothing_out() -> None:
@@ -23,3 +24,19 @@ def test_describe_says_how_tool_calls_are_spelled() -> None:
     described = json.loads(json.dumps(engine(replace(tiny_target(), tokenizer=tokenizer)).describe()))
     assert described["tool_calls"]["name"] == "hermes"
     assert described["tool_calls"]["opening"] == "<tool_call>"
+
+
+def test_describe_names_who_computes_what() -> None:
+    target = tiny_target()
+    llm = engine(target, tiny_drafter(target))
+    assert llm.describe()["kernels"]["products"].startswith("PyTorch in float32: 0 of ")
+    pack(llm.target.model)
+    llm.drafter.pack()  # type: ignore[union-attr]
+    described = llm.describe()
+    assert described["kernels"]["products"] == "oneDNN in float32, weights in its own layout"
+    assert "experts" not in described["kernels"]
+    assert described["parallel"] == {
+        "devices": 1,
+        "all_reduce": "none: the model lies on one device",
+        "nccl": None,
+    }

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from browser import browser, page  # noqa: F401  fixtures
 from server.models import make_drafter, make_model
 from server.running import Server, serving
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from outpace.cli import bench_page, options
 from outpace.cli.status import Status
+from outpace.engine.fingerprint import machine
 from outpace.errors import ConfigError
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.record import BenchRecord, to_csv, to_json
 from outpace.lab.bench.run import Tokens, bench
 from outpace.lab.bench.settings import Asking, Load
-from outpace.lab.fingerprint import machine
 from outpace.lab.subject import running, subject_of
 from outpace.lab.token_counter import read_tokenizer
 

@@ -14,11 +14,11 @@ from typing import Any
 from outpace.cli import options
 from outpace.cli.bench import api_key, write
 from outpace.cli.status import Status
+from outpace.engine.fingerprint import machine, one_line
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.record import to_csv, to_json
 from outpace.lab.bench.run import Tokens
 from outpace.lab.bench.settings import Asking
-from outpace.lab.fingerprint import machine, one_line
 from outpace.lab.paired.blocks import ROLES, counted
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.paired.trial import Comparing, Contender, compare

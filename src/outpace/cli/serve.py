@@ -22,8 +22,8 @@ from outpace.server.wire import Start
 SUMMARY = "serve a model over HTTP, as OpenAI's API does"
 DESCRIPTION = """
 Serves a model to every OpenAI client: /v1/chat/completions, /v1/completions, /v1/models; beside them /tokenize,
-/detokenize, /health, /ready, /metrics (Prometheus) and /v1/outpace/state. What is asked for and not supported is
-refused by name with a 400, never ignored.
+/detokenize, /health, /ready, /metrics (Prometheus) and /v1/outpace/state, which a status page at / shows to people.
+What is asked for and not supported is refused by name with a 400, never ignored.
 
 The engine runs in a process of its own. If it dies, answers that it had begun fail with a 503 that says why, those
 that waited go to the next engine, which starts by itself. SIGTERM lets running answers finish. Logs are JSON on

@@ -55,11 +55,15 @@ def make_control(runner: Runner, config: ResolvedConfig) -> Control:
     """As `config.control` says. Automatic control is calibrated here."""
     if config.control == "fixed" or config.k == 0:
         return FixedControl(config.k)
-    costs = CostTable(runner.buckets, choices(config))
-    return ApartControl(costs, calibrate(runner, costs, _survey(runner, costs)))
+    costs = CostTable(runner.buckets, drafts_of(config))
+    survey = _survey(runner, costs)
+    calibration = calibrate(runner, costs, survey)
+    if runner.frames is not None:  # elsewhere the cycles that serve are taken apart themselves
+        calibration["phases"] = [_phases(runner, k, survey) for k in survey.ks]
+    return ApartControl(costs, calibration)
 
 
-def choices(config: ResolvedConfig) -> list[int]:
+def drafts_of(config: ResolvedConfig) -> list[int]:
     """The k's that cycles may have, ascending: those that control chooses from, and 0 for requests that want it."""
     between = CHOICES if config.control == "auto" else (0,)
     return sorted({k for k in between if k < config.k} | {config.k})
@@ -154,6 +158,13 @@ def time_phases(runner: Runner, num_rows: int, k: int, context: int, count: int)
             assert phases is not None
             found.append(phases)
     return found[1:]
+
+
+def _phases(runner: Runner, k: int, survey: Survey) -> dict[str, Any]:
+    """What the phases of one row's cycle take, behind the short context."""
+    times = time_phases(runner, 1, k, survey.context, survey.count)
+    medians = {f"{phase}_ms": round(1e3 * median(time[phase] for time in times), 4) for phase in times[0]}
+    return {"rows": 1, "k": k, "context": survey.context, **medians}
 
 
 def _one_after_another(runner: Runner, plan: CyclePlan, count: int) -> list[float]:

@@ -23,6 +23,7 @@ from outpace.engine.grammars.compiler import Compiler
 from outpace.engine.grammars.matcher import Matcher
 from outpace.engine.limits import Limits
 from outpace.engine.pages import Pages
+from outpace.engine.phase_log import PhaseLog
 from outpace.engine.runner import Runner
 from outpace.engine.scheduler import Scheduler
 from outpace.engine.sequence import Counts, FinishReason, Sequence
@@ -93,6 +94,7 @@ class Engine:
         self.warmed_up = capture_common(self.runner, config, compiled)
         """What was captured before the first request, as plain data for JSON."""
         self.scheduler = Scheduler(config, self.pages, self._draftable, self.control)
+        self.phases = PhaseLog()
         self._in_flight: deque[tuple[Work, Ticket]] = deque()
         self._sequences: dict[int, Sequence] = {}
         """Requests whose end nobody has been told yet: with their tokens, all that a rebuild needs."""
@@ -166,6 +168,7 @@ class Engine:
         self._torn = True
         work = self.scheduler.next(drained=not self._in_flight) if self.scheduler.busy else None
         if work is not None:
+            self.phases.enqueued(work.plan, time.perf_counter())
             self._in_flight.append((work, self._enqueue(work)))
         if self._in_flight and (work is None or len(self._in_flight) > self.runner.num_ahead):
             self._collect(*self._in_flight.popleft())
@@ -210,6 +213,8 @@ class Engine:
         outcome = ticket.read()
         seconds = ticket.seconds() if work.masks is None else time.perf_counter() - ticket.began
         self._observe(work, outcome, seconds)
+        if isinstance(work.plan, CyclePlan) and (phases := ticket.phases()):
+            self.phases.took(work.plan, phases)
         for index, (sequence, admission) in enumerate(work.owners):
             if sequence.row < 0 or sequence.admission != admission:
                 continue  # stopped, aborted or moved while this was in flight

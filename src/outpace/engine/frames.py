@@ -76,6 +76,8 @@ class Frames:
         self._frames: dict[Shape, Frame] = {}
         self._pool: Any = torch.cuda.graph_pool_handle() if state.device.type == "cuda" else None
         self.num_replays = 0
+        self.num_eager = 0
+        """Of them, those whose frame is no graph."""
 
     def of(self, shape: Shape) -> Frame:
         """The frame of a shape, captured now if it was not needed before."""
@@ -197,6 +199,7 @@ class Frames:
             "capture_s": round(sum(frame.capture_s for frame in frames), 3),
             "graph_bytes": sum(frame.capture_bytes for frame in frames),
             "replays": self.num_replays,
+            "eager_replays": self.num_eager,
         }
 
 

@@ -18,6 +18,7 @@ import torch
 
 from outpace.config import EngineConfig, ResolvedConfig, SamplingParams
 from outpace.distributed.group import ALONE
+from outpace.engine import choices
 from outpace.engine.devices import default_page_size, default_prefill_chunk, resolve_device, resolve_dtype
 from outpace.engine.engine import Engine
 from outpace.engine.inputs import Messages, Prompt, is_id, params_of, prompts_of
@@ -252,10 +253,11 @@ class LLM:
             "tool_calls": None if form is None else form.describe(),
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
-            "ranks": None if self.ranks is None else self.ranks.describe(),
             "engine": asdict(self.config),
             "control": self.engine.control.describe(),
             "graphs": self.engine.runner.describe() | {"at_start": self.engine.warmed_up},
+            "kernels": choices.kernels(self.target.model, self.drafter),
+            "parallel": choices.parallel() if self.ranks is None else self.ranks.describe(),
             "kv_bytes": self.config.num_pages
             * bytes_per_page(self.target.model, self.drafter, self.config.page_size, self.dtype),
         }

@@ -28,6 +28,7 @@ from outpace.engine.leader import Leader
 from outpace.engine.memory import free_bytes
 from outpace.engine.orders import Order
 from outpace.errors import ConfigError
+from outpace.models.parallel import MAX_GATHERED
 from outpace.models.registry import describe_target
 from outpace.models.shares import check_target
 from outpace.models.source import Source
@@ -152,6 +153,7 @@ class Ranks:
         return {
             "size": self.group.size,
             "backend": "nccl" if self.device.type == "cuda" else "gloo",
+            "sums": f"parts gathered and added in rank order up to {MAX_GATHERED} rows, all-reduce beyond",
             "nccl_asked": self._asked,
             "ranks": [
                 {"device": device, "nccl_observed": observed} for device, observed in zip(devices, seen, strict=True)

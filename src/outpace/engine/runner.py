@@ -135,7 +135,7 @@ class Runner:
             frame = self._framed(self.frames, plan)
             chosen = frame.replay() if frame.cut is None or masks is None else frame.cut.replay(masks)
             return self._ticket(plan, chosen, began, frame.marks)
-        marks = Marks(self.state.device) if self._timed else None
+        marks = Marks(self.state.device) if self._timed or self.frames is None else None
         self.state.apply(plan.changes, self.page_size)
         match plan:
             case CyclePlan():
@@ -159,6 +159,7 @@ class Runner:
             inputs = inputs.pin_memory()
         frame.inputs_I.copy_(inputs, non_blocking=True)
         frames.num_replays += 1
+        frames.num_eager += frame.why_eager is not None
         return frame
 
     def _cycle(self, plan: CyclePlan, marks: Marks | None, masks: Masks | None) -> Chosen:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from outpace.config import ResolvedConfig
-from outpace.engine.calibrate import choices
+from outpace.engine.calibrate import drafts_of
 from outpace.engine.frames import Frames, Shape
 from outpace.engine.runner import Runner
 from outpace.types import Needs, PrefillPlan, SamplingKind
@@ -40,7 +40,7 @@ class Compiled:
 
 def common_shapes(runner: Runner, config: ResolvedConfig) -> list[Shape]:
     """In the order in which they are compiled and captured."""
-    ks = choices(config)
+    ks = drafts_of(config)
     return [Shape(bucket, k, Needs(kind)) for bucket in runner.buckets for kind in SamplingKind for k in ks]
 
 

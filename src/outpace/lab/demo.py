@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from outpace import LLM, Chunk, SamplingParams
+from outpace.engine.fingerprint import machine
 from outpace.errors import ConfigError
 from outpace.lab import reference
 from outpace.lab.compare import Sample, mirrored
 from outpace.lab.demo_report import DemoReport, Measured
-from outpace.lab.fingerprint import machine
 from outpace.lab.lossless import Tape, Taped, Verdict, judge
 from outpace.lab.phases import Phases, measure_phases
 from outpace.lab.timing import Timing, time_answer

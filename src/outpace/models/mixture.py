@@ -54,7 +54,7 @@ class Mixture(nn.Module):
     def forward(self, x_BSH: Tensor) -> Tensor:
         """[B, S, H]; on a GPU, for few tokens, its summands [C, B, S, H] in float32, one for each expert of a token."""
         x_TH = x_BSH.flatten(0, 1)
-        if fuses(x_TH) and self._plain:
+        if fuses(x_TH) and self._why_unknown is None:
             from outpace.kernels.gpu import mixture as gpu
 
             if gpu.fits(x_TH, self.config.num_chosen):
@@ -74,11 +74,23 @@ class Mixture(nn.Module):
     __call__ = forward
 
     @property
-    def _plain(self) -> bool:
-        """Whether the GPU's kernels know this routing: the softmax over all experts, and nothing else."""
+    def why_not_fused(self) -> str | None:
+        """Why a forward of few tokens is not left to the GPU's kernels; None if it is."""
+        return self._why_unknown if self.gate_up.is_cuda else "no GPU"
+
+    @property
+    def _why_unknown(self) -> str | None:
+        """What of this routing the GPU's kernels do not know: they know the softmax over all experts, no more."""
         config = self.config
-        changed = config.num_groups > 1 or config.corrects or config.scale != 1.0 or config.routes_in_float32
-        return config.scoring == "softmax" and not changed and self.shared is None
+        unknown = {
+            f"scores by {config.scoring}": config.scoring != "softmax",
+            "groups of experts": config.num_groups > 1,
+            "a correction of scores": config.corrects,
+            "scaled scores": config.scale != 1.0,
+            "a router in float32": config.routes_in_float32,
+            "a shared expert": self.shared is not None,
+        }
+        return ", ".join(name for name, there in unknown.items() if there) or None
 
     def choose(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
         """Each token's experts, best first, int64 [T, C], and their scores, float32 [T, C]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -25,16 +25,25 @@ class ApiError(Exception):
         code: for machines.
         param: the field that is wrong.
         retry_after: seconds after which the same request may work.
+        headers: more of the answer's headers.
     """
 
     def __init__(
-        self, status: int, message: str, *, code: str, param: str | None = None, retry_after: int | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        retry_after: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.param = param
         self.retry_after = retry_after
+        self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
         return {
@@ -42,7 +51,7 @@ class ApiError(Exception):
         }
 
     def response(self) -> Response:
-        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        headers = self.headers if self.retry_after is None else self.headers | {"Retry-After": str(self.retry_after)}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         # Escaped to ASCII: a message may quote what is no Unicode text.
@@ -138,7 +147,7 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-        return noted(request, ApiError(error.status_code, str(error.detail), code=code))
+        return noted(request, ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
 
     app.add_exception_handler(ApiError, ours)
     app.add_exception_handler(OutpaceError, ours)

@@ -8,13 +8,14 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 import outpace
-from outpace.server import api_errors
+from outpace.server import api_errors, openapi
 from outpace.server.guard import Guard
 from outpace.server.observing import Observing
 from outpace.server.routes import Backend, router
 
 PATHS = frozenset(
     {
+        "/",
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/models",
@@ -34,4 +35,5 @@ def make_app(backend: Backend, *, keys: Collection[bytes], max_body_bytes: int) 
     app = FastAPI(title="Outpace", version=outpace.__version__, docs_url=None, redoc_url=None)
     app.include_router(router(backend))
     api_errors.install(app)
-    return Observing(Guard(app, keys, max_body_bytes), backend.metrics, PATHS)
+    openapi.install(app, wants_key=bool(keys))
+    return Observing(Guard(app, keys, max_body_bytes), backend.metrics, backend.recent, PATHS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -12,6 +13,10 @@ from outpace.server.wire import Frames, FromEngine, Start, ToEngine, pack
 
 READ_BYTES = 1 << 18
 SECONDS_TO_END = 5.0
+ENVIRONMENT = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
+"""On a CPU PyTorch and oneDNN keep a compiled product for every shape that they met, 1,024 of them each, which is
+hundreds of megabytes once prompts of all lengths have come. What decodes is a few dozen shapes. The user's own
+environment wins."""
 
 
 class Child:
@@ -42,6 +47,7 @@ class Child:
                 sys.executable,
                 *("-m", "outpace.server.engine_process", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
+                env=ENVIRONMENT | os.environ,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),  # stdout is not for what an engine says
                 start_new_session=True,  # Ctrl-C in a terminal is the parent's to handle

@@ -15,6 +15,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 
+from outpace.engine.fingerprint import machine
 from outpace.engine.llm import LLM
 from outpace.errors import CheckpointError, ConfigError
 from outpace.server.pulse import Pulse
@@ -88,7 +89,7 @@ def serve(inbox: Inbox, send: Callable[[FromEngine], None]) -> None:
         aux_boundaries=start.aux_boundaries,
         **start.options,
     )
-    send(Ready(settings=llm.describe()))
+    send(Ready(settings=llm.describe() | {"fingerprint": machine()}))
     serving = Serving(llm, send)
     serving.handle(others)
     pulse = Pulse(get_ident(), lambda: send(Beat()))

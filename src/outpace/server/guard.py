@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from outpace.server.api_errors import ApiError
 from outpace.server.observing import facts_of
 
-OPEN = ("/health", "/ready")
-"""Answered without a key."""
+OPEN = ("/", "/health", "/ready")
+"""Answered without a key: the status page holds nothing until it has shown one."""
 BODY_SECONDS = 60.0
 
 

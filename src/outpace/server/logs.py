@@ -30,10 +30,11 @@ def tell(event: str, facts: dict[str, Any], level: int = logging.INFO) -> None:
 
 
 def set_up() -> None:
-    """Sends the lines of this server and of uvicorn to stderr."""
+    """Sends the lines of this server, of uvicorn and of asyncio to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json())
-    for name, level in {"outpace.server": logging.INFO, "uvicorn.error": logging.WARNING}.items():
+    levels = {"outpace.server": logging.INFO, "uvicorn.error": logging.WARNING, "asyncio": logging.WARNING}
+    for name, level in levels.items():
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)

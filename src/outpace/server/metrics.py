@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -46,10 +47,30 @@ def _of_state(state: State) -> Iterator[Metric]:
         pages.add_metric([kind], number)
     yield pages
     yield GaugeMetricFamily("outpace_k", "Drafts a cycle, as decided last.", value=state.k)
+    yield CounterMetricFamily(
+        "outpace_preemptions", "Times that an answer gave its pages back and started over.", value=state.preempted
+    )
+    yield from _of_graphs(state.graphs)
     if state.break_even is not None:
         yield GaugeMetricFamily(
             "outpace_break_even", "Accept length above which drafting pays, now.", value=state.break_even
         )
+
+
+def _of_graphs(graphs: dict[str, Any]) -> Iterator[Metric]:
+    """Nothing on a CPU, which has no graphs."""
+    if "captured" not in graphs:
+        return
+    shapes = GaugeMetricFamily("outpace_cycle_shapes", "Shapes of cycles met, by how they run.", labels=["as"])
+    cycles = CounterMetricFamily("outpace_device_cycles", "Cycles of the engine, by how they ran.", labels=["as"])
+    for how, num_shapes, num_cycles in (
+        ("graph", graphs["captured"], graphs["replays"] - graphs["eager_replays"]),
+        ("eager", len(graphs["eager"]), graphs["eager_replays"]),
+    ):
+        shapes.add_metric([how], num_shapes)
+        cycles.add_metric([how], num_cycles)
+    yield shapes
+    yield cycles
 
 
 class Metrics:

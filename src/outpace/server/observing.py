@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import secrets
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outpace.server.logs import tell
 from outpace.server.metrics import Metrics
+from outpace.server.recent import Recent
 
 KEY = "outpace.facts"
 ID_HEADER = b"x-request-id"
-QUIET = ("/health", "/ready", "/metrics")
+QUIET = ("/", "/health", "/ready", "/metrics", "/v1/outpace/state")
 """Asked every few seconds by machines: no log line unless they fail."""
+ANSWERED = ("/v1/chat/completions", "/v1/completions")
 _GOOD_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 
 
@@ -46,12 +48,14 @@ class Observing:
     Args:
         app: what it is around.
         metrics: told of every request.
+        recent: told of those for answers.
         routes: paths that are counted by their name; all others are counted as one.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, routes: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, recent: Recent, routes: frozenset[str]) -> None:
         self._app = app
         self._metrics = metrics
+        self._recent = recent
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,6 +81,8 @@ class Observing:
         seconds = monotonic() - facts.begun
         path = scope["path"] if scope["path"] in self._routes else "other"
         self._metrics.note_request(path, status, seconds, facts.first_token)
+        if path in ANSWERED and status != 401:  # strangers do not push out what was answered
+            self._recent.note(time(), path, status, seconds, facts)
         if path not in QUIET or status == 500:
             line = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 4)}
             tell("request", line | facts)

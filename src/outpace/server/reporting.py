@@ -42,7 +42,8 @@ def line(client: EngineClient, before: Totals, now: Totals, seconds: float, stat
         "running": client.desk.num_running,
         "waiting": client.desk.num_waiting,
     }
-    return facts | {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}
+    facts |= {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}
+    return facts | {"graph_hit_rate": None if state is None else _graph_hit_rate(state.graphs)}
 
 
 def wiring_doubt(totals: Totals) -> dict[str, Any] | None:
@@ -55,3 +56,9 @@ def wiring_doubt(totals: Totals) -> dict[str, Any] | None:
         "likely": "the drafter is wired wrongly (layers that it taps, d2t, norm) or belongs to another model",
         "remedy": "see drafter in /v1/outpace/state for what was decided; try --aux-boundaries",
     }
+
+
+def _graph_hit_rate(graphs: dict[str, Any]) -> float | None:
+    """Part of all cycles that were a graph's replay; None where there are no graphs."""
+    replays: int = graphs.get("replays", 0)
+    return round(1.0 - graphs["eager_replays"] / replays, 4) if replays else None

@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+import outpace
 from outpace.config import SamplingParams
 from outpace.errors import RequestError
 from outpace.models.text.tool_formats import ToolFormat
@@ -23,6 +24,7 @@ from outpace.server.conversation import ChatMessage
 from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.metrics import Metrics
 from outpace.server.observing import facts_of
+from outpace.server.page import status_page
 from outpace.server.protocol import (
     MAX_CHOICES,
     Asked,
@@ -32,9 +34,12 @@ from outpace.server.protocol import (
     TokenizeRequest,
 )
 from outpace.server.reading import Reader
+from outpace.server.recent import Recent
 from outpace.server.sampling import choices, params_of, refused
 from outpace.server.texts import Texts
 from outpace.server.tools import Offer, offer_of, params_under
+
+STATE_FIELDS = ("pages", "k", "why", "break_even", "break_even_k", "control", "graphs", "phases", "preempted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class Backend:
     client: EngineClient
     texts: Texts
     metrics: Metrics
+    recent: Recent
     name: str
     """Of the model, towards clients."""
     tool_form: ToolFormat | None
@@ -115,6 +121,8 @@ def router(backend: Backend) -> APIRouter:
     @routes.get("/metrics", response_model=None)
     async def metrics() -> Response:
         return Response(backend.metrics.text(await backend.client.state()), media_type="text/plain; version=0.0.4")
+
+    routes.add_api_route("/", status_page(), methods=["GET"], response_model=None)
 
     @routes.get("/v1/outpace/state")
     async def state() -> dict[str, Any]:
@@ -249,6 +257,8 @@ async def _state(backend: Backend) -> dict[str, Any]:
     now = await client.state()
     return {
         "time": time(),
+        "model": backend.name,
+        "version": outpace.__version__,
         "status": client.status,
         "reason": client.reason,
         "engine_pid": client.pid,
@@ -257,8 +267,7 @@ async def _state(backend: Backend) -> dict[str, Any]:
         "waiting": desk.num_waiting,
         "slots": desk.slots,
         "totals": {name: getattr(desk.totals, name) for name in type(desk.totals).__slots__},
-        "now": None
-        if now is None
-        else {"pages": now.pages, "k": now.k, "why": now.why, "break_even": now.break_even, "control": now.control},
+        "now": None if now is None else {field: getattr(now, field) for field in STATE_FIELDS},
+        "recent": backend.recent.listed(),
         "settings": client.described,
     }

@@ -23,6 +23,7 @@ from outpace.server.app import make_app
 from outpace.server.client import EngineClient
 from outpace.server.jobs import Unavailable
 from outpace.server.metrics import Metrics
+from outpace.server.recent import Recent
 from outpace.server.reporting import report
 from outpace.server.restarts import Restarts
 from outpace.server.routes import Backend
@@ -96,6 +97,7 @@ class _Run:
             client=self._client,
             texts=texts,
             metrics=metrics,
+            recent=Recent(),
             name=config.served_name or engine.model,
             tool_form=tool_form,
             request_timeout=config.request_timeout,

@@ -1,4 +1,4 @@
-"""How an engine is at a moment: pages, the last decision, the break-even of the batch that runs."""
+"""How an engine is at a moment: pages, the last decision, the break-even of the batch that runs, phases, graphs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def of(ask: int, llm: LLM, num_rows: int) -> State:
     """
     control = llm.engine.control
     described = control.describe()
+    k, break_even = _break_even(control, num_rows) if isinstance(control, AutomaticControl) else (None, None)
     return State(
         ask=ask,
         pages={
@@ -25,15 +26,19 @@ def of(ask: int, llm: LLM, num_rows: int) -> State:
         },
         k=int(described.get("k", 0)),
         why=str(described.get("why", "fixed")),
-        break_even=_break_even(control, num_rows) if isinstance(control, AutomaticControl) else None,
+        break_even=break_even,
+        break_even_k=k,
         control=described,
+        graphs=llm.engine.runner.describe(),
+        phases=llm.engine.phases.describe(),
+        preempted=llm.engine.scheduler.num_preempted,
     )
 
 
-def _break_even(control: AutomaticControl, num_rows: int) -> float | None:
-    """Cycle time ÷ plain step time, of the k decided last or else the longest, without context."""
+def _break_even(control: AutomaticControl, num_rows: int) -> tuple[int | None, float | None]:
+    """The k decided last or else the longest, and its cycle time ÷ plain step time, without context."""
     k = control.decision.k or max(control.costs.ks)
     if not k:
-        return None
+        return None, None
     times = control.costs.by_k(max(1, num_rows), 0)
-    return round(times[k] / times[0], 4)
+    return k, round(times[k] / times[0], 4)

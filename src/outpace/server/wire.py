@@ -62,7 +62,7 @@ class AskState(_Message, frozen=True, kw_only=True):
 
 
 class Ready(_Message, frozen=True, kw_only=True):
-    """The model is loaded; what `LLM.describe` says of it."""
+    """The model is loaded; what `LLM.describe` says of it, and the machine's fingerprint."""
 
     settings: dict[str, Any]
 
@@ -131,7 +131,15 @@ class State(_Message, frozen=True, kw_only=True):
     why: str
     break_even: float | None
     """Accept length above which drafting pays, for the batch of now; None if no costs were measured."""
+    break_even_k: int | None
+    """Of which k: the one decided last, or the longest while it decodes plainly."""
     control: dict[str, Any]
+    graphs: dict[str, Any]
+    """What of the cycles is a graph, or why nothing is."""
+    phases: list[dict[str, Any]]
+    """Where the time of cycles goes: see `PhaseLog`."""
+    preempted: int
+    """How often a request gave its pages back and started over."""
 
 
 class Beat(_Message, frozen=True, kw_only=True):

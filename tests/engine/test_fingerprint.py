@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import outpace
-from outpace.lab import fingerprint
+from outpace.engine import fingerprint
 
 
 def test_it_is_json_and_names_what_matters() -> None:
@@ -29,7 +29,7 @@ def test_the_commit_is_that_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp
     package = tmp_path / "src" / "outpace"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    monkeypatch.setattr(outpace, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(fingerprint, "PACKAGE", package)
     git("init")
     git("add", ".")
     git("commit", "-m", "x")
@@ -46,7 +46,7 @@ def test_a_package_inside_somebody_elses_checkout_has_no_commit(
     subprocess.run(["git", "-C", str(tmp_path), "init"], check=True, capture_output=True)
     package = tmp_path / ".venv" / "outpace"
     package.mkdir(parents=True)
-    monkeypatch.setattr(outpace, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(fingerprint, "PACKAGE", package)
     assert fingerprint.commit() is None
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-import outpace
+from outpace.version import __version__
 
+PACKAGE = Path(__file__).parents[1]
 _GPU_FIELDS = (
     "name",
     "driver_version",
@@ -50,9 +51,9 @@ def software() -> dict[str, Any]:
     return {
         "os": platform.platform(terse=True),
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
-        "outpace": outpace.__version__,
+        "outpace": __version__,
         "commit": commit(),
     }
 
@@ -71,9 +72,8 @@ def gpus() -> list[dict[str, str]]:
 
 def commit() -> str | None:
     """Short id of the checkout this package lies in, with "+changes" if its files differ; None outside of one."""
-    package = Path(outpace.__file__).parent
-    root = _run("git", "-C", str(package), "rev-parse", "--show-toplevel")
-    if root is None or Path(root, "src", "outpace").resolve() != package.resolve():
+    root = _run("git", "-C", str(PACKAGE), "rev-parse", "--show-toplevel")
+    if root is None or Path(root, "src", "outpace").resolve() != PACKAGE.resolve():
         return None
     head = _run("git", "-C", root, "rev-parse", "--short=12", "HEAD")
     if head is None:

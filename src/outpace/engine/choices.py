@@ -1,0 +1,59 @@
+"""What computes what on this device, and how the devices speak to each other: choices that change speed, as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from outpace.models.drafter import Drafter
+from outpace.models.layers import Linear
+from outpace.models.mixture import Mixture
+from outpace.models.target import Target
+
+
+def kernels(target: Target, drafter: Drafter | None) -> dict[str, str]:
+    """Who computes what, in words, as plain data for JSON."""
+    on_gpu = target.embed.weight.is_cuda
+    rest = "Triton" if on_gpu else "PyTorch"
+    used = {
+        "products": _products(target, drafter),
+        "attention": _attention(target, on_gpu),
+        "norms_and_rope": rest,
+        "sampling": rest,
+        "accept": rest,
+        "kv_write": rest,
+    }
+    if (mixture := _mixture(target)) is not None:
+        used["experts"] = mixture
+    return used
+
+
+def parallel() -> dict[str, Any]:
+    """A model that lies on one device, in the form of `Ranks.describe`."""
+    return {"size": 1, "backend": None, "sums": "none: the model lies on one device", "nccl_asked": None, "ranks": []}
+
+
+def _products(target: Target, drafter: Drafter | None) -> str:
+    models = [target] if drafter is None else [target, drafter]
+    packed = [module.packed is not None for model in models for module in model.modules() if isinstance(module, Linear)]
+    if target.embed.weight.is_cuda:
+        return "Triton for few rows of tokens, cuBLAS beyond"
+    name = str(target.embed.weight.dtype).removeprefix("torch.")
+    if all(packed):
+        return f"oneDNN in {name}, weights in its own layout"
+    how = "no oneDNN in this PyTorch" if not torch._C._has_mkldnn else f"{sum(packed)} of {len(packed)} weights packed"
+    return f"PyTorch in {name}: {how}, which this processor has no instructions for"
+
+
+def _attention(target: Target, on_gpu: bool) -> str:
+    kind = "latent" if target.config.latent is not None else "grouped"
+    return f"{kind}: Triton over the pages in place" if on_gpu else f"{kind}: PyTorch over gathered pages"
+
+
+def _mixture(target: Target) -> str | None:
+    found = next((module for module in target.modules() if isinstance(module, Mixture)), None)
+    if found is None:
+        return None
+    why = found.why_not_fused
+    return "Triton, each chosen expert read once" if why is None else f"PyTorch, expert by expert: {why}"
