@@ -81,7 +81,18 @@ def _completed(document: Schema, *, wants_key: bool) -> Schema:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for schema in schemas.values():
         _bound(schema)
+        _without_discriminators(schema)
     return document
+
+
+def _without_discriminators(schema: Any) -> None:
+    """Each branch names its values, and several of one branch (roles) are more than some readers of these expect."""
+    if isinstance(schema, dict):
+        schema.pop("discriminator", None)
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            _without_discriminators(part)
 
 
 def _ref(name: str) -> str:
