@@ -40,7 +40,7 @@ def processes() -> set[int]:
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"outpace.engine.follower" in path.read_bytes():
+            if b"outpace.engine.ranks.follower" in path.read_bytes():
                 found.add(int(path.parent.name))
         except OSError:
             continue  # it ended meanwhile

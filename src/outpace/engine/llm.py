@@ -26,7 +26,7 @@ from outpace.engine.live import LiveAnswer
 from outpace.engine.memory import bytes_per_page, check_pages, free_bytes, num_pages
 from outpace.engine.parts import load_parts
 from outpace.engine.progress import Progress
-from outpace.engine.ranks import Ranks, check_ranks
+from outpace.engine.ranks.start import Ranks, check_ranks
 from outpace.engine.results import Chunk, Result
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError, RequestError

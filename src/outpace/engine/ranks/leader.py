@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 from outpace.config import ResolvedConfig
-from outpace.engine import orders
-from outpace.engine.checksum import Checksum
-from outpace.engine.crew import Crew
 from outpace.engine.frames import Shape
 from outpace.engine.grammars.masks import Masks
+from outpace.engine.ranks import orders
+from outpace.engine.ranks.checksum import Checksum
+from outpace.engine.ranks.crew import Crew
 from outpace.engine.runner import Runner
 from outpace.engine.ticket import Ticket
 from outpace.speculation.pair import Pair

@@ -24,8 +24,8 @@ import torch
 from outpace.distributed import rendezvous
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.workers import Worker
-from outpace.engine import orders
-from outpace.engine.orders import Answer, Order
+from outpace.engine.ranks import orders
+from outpace.engine.ranks.orders import Answer, Order
 from outpace.errors import EngineError
 
 SECONDS_TO_NOTICE = 5.0
@@ -71,7 +71,7 @@ class Crew:
         Raises:
             EngineError: one did not come up.
         """
-        workers = [Worker("outpace.engine.follower", settings) for _ in range(num_others)]
+        workers = [Worker("outpace.engine.ranks.follower", settings) for _ in range(num_others)]
         crew = cls([Pipe(worker.connection, Answer) for worker in workers], workers)
         crew.hear(orders.Here)
         return crew

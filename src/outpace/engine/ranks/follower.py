@@ -1,4 +1,4 @@
-"""A rank that does what the first one says: `python -m outpace.engine.follower FD`, or a process of torchrun.
+"""A rank that does what the first one says: `python -m outpace.engine.ranks.follower FD`, or a process of torchrun.
 
 It loads its share, then runs plan after plan on a runner of its own. The scheduler, control, requests and texts exist
 in the first rank alone. It ends with its connection, at any moment, so that it never outlives the first rank.
@@ -21,12 +21,12 @@ from torch.distributed.distributed_c10d import Store
 from outpace.distributed import nccl
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import Launched, device_of, join, reach_store
-from outpace.engine import orders
-from outpace.engine.checksum import Checksum
 from outpace.engine.devices import DTYPES
 from outpace.engine.memory import free_bytes
-from outpace.engine.orders import Order
 from outpace.engine.parts import load_parts
+from outpace.engine.ranks import orders
+from outpace.engine.ranks.checksum import Checksum
+from outpace.engine.ranks.orders import Order
 from outpace.engine.runner import Runner
 from outpace.errors import OutpaceError
 from outpace.models.source import locate

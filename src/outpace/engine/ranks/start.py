@@ -21,12 +21,12 @@ from outpace.distributed.rendezvous import (
     open_store,
     torchrun_store,
 )
-from outpace.engine import orders
-from outpace.engine.crew import Crew
-from outpace.engine.follower import follow
-from outpace.engine.leader import Leader
 from outpace.engine.memory import free_bytes
-from outpace.engine.orders import Order
+from outpace.engine.ranks import orders
+from outpace.engine.ranks.crew import Crew
+from outpace.engine.ranks.follower import follow
+from outpace.engine.ranks.leader import Leader
+from outpace.engine.ranks.orders import Order
 from outpace.errors import ConfigError
 from outpace.models.parallel import MAX_GATHERED
 from outpace.models.registry import describe_target
