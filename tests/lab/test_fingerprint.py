@@ -32,7 +32,8 @@ def test_it_is_json_and_names_what_matters() -> None:
 def test_it_takes_under_a_second_and_no_torch() -> None:
     code = (
         "import sys, time; from outpace.lab.fingerprint import machine; began = time.perf_counter(); "
-        "facts = machine(); print(time.perf_counter() - began, 'torch' in sys.modules, facts['torch'], facts['threads'])"
+        "facts = machine(); print(time.perf_counter() - began, 'torch' in sys.modules, facts['torch'], "
+        "facts['threads'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seconds, loaded, version, threads = done.stdout.split()

@@ -1,6 +1,6 @@
 """What changed between two fingerprints: the likeliest causes of a change of speed first, noise apart.
 
-A field that only one of the two holds was not recorded in the other; whether it changed is not known, and it is said so.
+A field that only one of the two holds was not recorded in the other: whether it changed is not known, and that is said.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def compare(a: Kept, b: Kept) -> Difference:
     first, second = _fields(a), _fields(b)
     _fill_unset(a, b, first, second)
     cores = number(str(first.get("cores", 1))) or 1.0
-    causes, noise, num_same = [], [], 0
+    causes: list[Change] = []
+    noise: list[Change] = []
+    num_same = 0
     for field in first.keys() & second.keys():
         if first[field] == second[field]:
             num_same += 1

@@ -146,14 +146,17 @@ def read_topology(printed: str) -> dict[str, Any]:
         name, *cells = line.split() or [""]
         if re.fullmatch(r"GPU\d+", name) and name not in links and len(cells) >= len(devices) and "X" in cells:
             links[name] = " ".join(cells[: len(devices)])
-            cores |= {name: cell for cell in cells[len(devices) :][:1] if re.fullmatch(r"[\d,-]+", cell)}
+            behind = cells[len(devices) :]
+            if behind and re.fullmatch(r"[\d,-]+", behind[0]):
+                cores[name] = behind[0]
     return {"devices": devices, "links": links, "near_cores": cores} if links else {}
 
 
 def read_nvlink(printed: str) -> dict[str, str]:
     """From `nvidia-smi nvlink -s`: for each GPU how many links are up, at what speed, and how many are not."""
     found: dict[str, str] = {}
-    gpu, speeds, down = "", [], 0
+    gpu, down = "", 0
+    speeds: list[str] = []
     for line in [*printed.splitlines(), "GPU : end"]:
         if head := re.match(r"\s*GPU\s*(\d*)\s*:", line):
             if gpu and (speeds or down):
