@@ -26,7 +26,7 @@ COMMANDS = {
     "experiment": "a hypothesis, a change, was it applied, what came of it: kept in a directory",
     "fingerprint": "machine, driver, environment, versions, settings; what changed between two",
     "breakeven": "whether speculation pays, by arithmetic on figures that you give",
-    "doctor": "what a server's log says about its speculation: does it pay, what costs it, what to change",
+    "doctor": "a log, a live server or a model: does its speculation pay, what costs it, what to change",
     "train": "train an EAGLE-3 drafter on answers that the target itself writes",
 }
 
