@@ -139,7 +139,7 @@ def _accept_length(run: Run) -> tuple[float | None, str, float | None]:
         tokens, cycles = run.counted
         if 1.0 <= tokens / cycles <= (run.max_accept_length or 2.0 * printed):
             return tokens / cycles, f"{tokens:,} tokens into the KV cache in {cycles:,} profiled cycles", printed
-    return printed, "mean of what the windows print", printed
+    return printed, "mean of what the windows print" if run.kind == "log" else "mean of the windows", printed
 
 
 def cites(*found: Figure | Cite | None) -> list[Cite]:

@@ -124,9 +124,10 @@ def _first_position(case: Case) -> Finding:
         says = "is wired wrongly" if collapsed else "may be wired wrongly"
         cause = (
             f"Position 0 stands in {rates[0]:.0%} of the cycles, below {LOW_FIRST:.0%}: the drafter {says} (the layers "
-            "that it taps, its norm, its draft vocabulary) or made for another target, before it is called bad. "
-            "`outpace doctor MODEL --drafter D` measures which wiring it was trained for."
+            "that it taps, its norm, its draft vocabulary) or made for another target, before it is called bad."
         )
+        if case.subject.kind != "engine":
+            cause += " `outpace doctor MODEL --drafter D` measures which wiring it was trained for."
     return Finding(
         question="is the drafter wired right",
         answer="no: wiring" if collapsed else "suspect" if low else "no sign against it",

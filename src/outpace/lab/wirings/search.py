@@ -1,4 +1,4 @@
-"""Tries the wirings that go wrong in practice, one kind after the other, and keeps what measures clearly better."""
+"""Tries the wirings that go wrong in practice, and keeps what measures clearly better."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from outpace.models.wiring import FusionNorm
 
 POOR = 0.4
 """First-draft acceptance below which every single tap is tried at every layer."""
+MOST_CHANGES = 5
+SHIFTS = (0, 1, 2)
 FUSION_NORMS: tuple[FusionNorm, ...] = ("none", "whole", "per_tap")
 
 
@@ -31,18 +33,17 @@ class Found:
 
 
 def search(scorer: Scorer, drafter: Drafter, progress: Callable[[str], None] = lambda text: None) -> Found:
-    """Goes through draft ids, taps, shift and norms twice, since one wrong kind hides another.
+    """Takes the one change that helps most, then the next, as long as one clearly does: one wrong part hides another.
 
     Args:
         scorer: of this drafter.
         drafter: as it is wired.
     """
     given = best = scorer.score(Variant.of(drafter))
-    for _ in range(2):
+    for turn in range(MOST_CHANGES):
+        progress(f"trying wirings: change {turn + 1}")
         before = best
-        for kind, options in (("draft ids", _ids), ("taps", _taps), ("shift", _shifts), ("norms", _norms)):
-            progress(f"trying wirings: {kind}")
-            best = _better(scorer, best, options(best.variant, drafter, scorer))
+        best = _better(scorer, best, _changes(best.variant, drafter, scorer))
         if best is before:
             break
     if best.acceptance < POOR:
@@ -53,6 +54,14 @@ def search(scorer: Scorer, drafter: Drafter, progress: Callable[[str], None] = l
     return Found(given=given, best=best, tried=tuple(tried))
 
 
+def _changes(variant: Variant, drafter: Drafter, scorer: Scorer) -> Iterator[Variant]:
+    """Everything that one change leads to."""
+    yield from _ids(variant, drafter)
+    yield from _taps(variant, scorer)
+    yield from (replace(variant, shift=shift) for shift in SHIFTS)
+    yield from _norms(variant, drafter)
+
+
 def _better(scorer: Scorer, best: Score, options: Iterator[Variant]) -> Score:
     """The best of them if it is clearly better than the best so far."""
     scores = [scorer.score(variant) for variant in options]
@@ -60,12 +69,12 @@ def _better(scorer: Scorer, best: Score, options: Iterator[Variant]) -> Score:
     return top if top.z_over(best) >= WORTH_Z else best
 
 
-def _ids(variant: Variant, drafter: Drafter, scorer: Scorer) -> Iterator[Variant]:
+def _ids(variant: Variant, drafter: Drafter) -> Iterator[Variant]:
     for name in readings(drafter):
         yield replace(variant, ids=name)
 
 
-def _taps(variant: Variant, drafter: Drafter, scorer: Scorer) -> Iterator[Variant]:
+def _taps(variant: Variant, scorer: Scorer) -> Iterator[Variant]:
     """EAGLE-3's default, ids that were meant as outputs or as inputs, and the other order."""
     default = default_boundaries(scorer.num_layers)
     for taps in (variant.boundaries, default):
@@ -79,12 +88,7 @@ def _taps(variant: Variant, drafter: Drafter, scorer: Scorer) -> Iterator[Varian
             yield replace(variant, boundaries=taps[::-1])
 
 
-def _shifts(variant: Variant, drafter: Drafter, scorer: Scorer) -> Iterator[Variant]:
-    for shift in (0, 2):
-        yield replace(variant, shift=shift)
-
-
-def _norms(variant: Variant, drafter: Drafter, scorer: Scorer) -> Iterator[Variant]:
+def _norms(variant: Variant, drafter: Drafter) -> Iterator[Variant]:
     yield replace(variant, norm_before_residual=not variant.norm_before_residual)
     if drafter.wiring.has_fc:
         for norm in FUSION_NORMS:
