@@ -14,15 +14,16 @@ from server.models import make_drafter, make_model
 
 @pytest.mark.real_model
 def test_wrong_taps_are_named_with_the_gain(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["doctor", "smollm2", "--aux-boundaries", "5", "10", "20", "--num-prompts", "2", "--max-tokens", "32"]
+    words = ["doctor", "smollm2", "--aux-boundaries", "5", "10", "20", "--num-prompts", "1", "--max-tokens", "48"]
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     by_question = {finding["question"]: finding for finding in found["findings"]}
     assert by_question["is the drafter wired right"]["answer"] in ("suspect", "no: wiring")
-    assert by_question["which wiring measures best"]["numbers"]["aux_boundaries"] == [2, 15, 27]
-    advice = next(each for each in found["advice"] if each["action"].startswith("wire the drafter otherwise"))
-    assert advice["over_now"] > 1.2
-    assert advice is found["advice"][0], "nothing gains more"
+    wiring = by_question["which wiring measures best"]["numbers"]
+    assert wiring["aux_boundaries"] == [2, 15, 27]
+    assert wiring["best_accept_length"] > 1.3 * wiring["accept_length"]
+    (advice,) = [each for each in found["advice"] if each["action"].startswith("wire the drafter otherwise")]
+    assert "--aux-boundaries 2 15 27" in advice["arithmetic"]
     assert {"verify_ms", "draft_ms"} <= by_question["which part of the cycle costs it"]["numbers"].keys()
 
 

@@ -38,6 +38,8 @@ examples:
   outpace serve smollm2                           an OpenAI-compatible server on port 8000
   outpace inspect path/to/drafter --target smollm2
   outpace doctor server.log --client bench.json   why a server's speculation pays, or does not
+  outpace doctor smollm2                          ours, run: what it gains, and whether the drafter is wired right
+  outpace fingerprint --diff monday.json now.json what changed, the likeliest cause first
   outpace bench http://localhost:30000            tok/s, latencies and acceptance of any server
   outpace COMMAND --help                          every option of a command
 

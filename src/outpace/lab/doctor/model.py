@@ -8,6 +8,7 @@ from typing import Any
 
 from outpace import LLM, SamplingParams
 from outpace.checks import check_integers
+from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError
 from outpace.lab.bench.asks import read_asks
 from outpace.lab.demo import PROMPTS
@@ -18,6 +19,7 @@ from outpace.lab.doctor.own_engine import ENGINE, case_of, middle, time_both
 from outpace.lab.wirings.score import Scorer, read_texts
 from outpace.lab.wirings.search import search
 from outpace.models.drafters.checkpoint import load_drafter
+from outpace.models.source import locate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +87,18 @@ def examine(asked: Examined, progress: Callable[[str], None] = lambda text: None
 
 
 def _load(asked: Examined) -> LLM:
+    drafter = shipped_drafter(locate(asked.model).name) if asked.drafter == "auto" else asked.drafter
+    if drafter in (None, "none"):
+        raise ConfigError(f"{asked.model} runs without a drafter, so there is no speculation to judge; name --drafter")
     options: dict[str, Any] = {**ENGINE, "k": asked.k}
-    llm = LLM(
+    return LLM(
         asked.model,
-        drafter=None if asked.drafter == "none" else asked.drafter,
+        drafter=drafter,
         dtype=asked.dtype,
         device=asked.device,
         aux_boundaries=asked.aux_boundaries,
         **options,
     )
-    if llm.drafter is None:
-        raise ConfigError(f"{asked.model} runs without a drafter, so there is no speculation to judge; name --drafter")
-    return llm
 
 
 def _messages(asked: Examined) -> list[list[dict[str, str]]]:

@@ -6,7 +6,7 @@ Both share the target; prompts are answered in mirrored order, so that drift of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outpace import LLM, Chunk, RequestStats, SamplingParams
@@ -19,6 +19,10 @@ from outpace.lab.timing import Timing, time_answer
 
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
 """One request at a time, nothing kept, k drafts in every cycle: what is measured is speculation, not control."""
+
+
+WARM_UP = 16
+"""Tokens of the answer before, which is not timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ def time_both(
     engines = (plain, speculative)
     kept: tuple[list[tuple[Timing, RequestStats]], ...] = ([], [])
     for engine in engines:
-        _timed(engine, prompts[0], params)
+        _timed(engine, prompts[0], replace(params, max_tokens=min(WARM_UP, params.max_tokens)))
     for ids in prompts:
         for index in mirrored(len(engines), num_rounds):
             kept[index].append(_timed(engines[index], ids, params))

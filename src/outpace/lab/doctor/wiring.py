@@ -102,6 +102,8 @@ def _finding(found: Found, best: Variant, given: Timed, better: Timed | None) ->
             "given": own.acceptance,
             "best": top.acceptance,
             "num_drafts": num,
+            "accept_length": given.stats.accept_length,
+            "best_accept_length": (better or given).stats.accept_length,
             "num_wirings": len(found.tried),
             "aux_boundaries": list(best.boundaries),
             "draft_ids": best.ids,
