@@ -34,7 +34,7 @@ examples:
   outpace experiment run k4 --num-blocks 12 --max-tokens 64
   outpace experiment run fa3 --log-a a.log --log-b b.log
   outpace experiment list
-  outpace experiment show k4
+  outpace experiment show k4 --json
 """
 
 
