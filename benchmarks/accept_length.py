@@ -17,7 +17,7 @@ import time
 
 from outpace import SamplingParams
 from outpace.cli import options
-from outpace.engine.fingerprint import machine
+from outpace.fingerprint import machine
 from outpace.lab.acceptance import SetReport, measure_set, overall
 from outpace.lab.workload import SETS, load
 

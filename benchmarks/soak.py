@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outpace.engine.fingerprint import machine
+from outpace.fingerprint import machine
 from soaking.clients import Soak
 from soaking.process import Server
 

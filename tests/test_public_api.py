@@ -25,6 +25,7 @@ def test_all_is_everything_public() -> None:
         "distributed",
         "engine",
         "errors",
+        "fingerprint",
         "grammar",
         "kernels",
         "lab",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,15 +14,21 @@ import torch
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
 from outpace.cli.main import main
-from server.models import make_model
+from outpace.fingerprint import machine
+from server.models import make_drafter, make_model
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "lab.md"
 COMMANDS = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("outpace ")]
 
 
+DATA = Path(__file__).parent.parent / "data"
+FILES = {"eagle3.log": "sglang-eagle3-tp8.log", "plain.log": "sglang-baseline.log", "bench.json": "client-bench.json"}
+"""What the page calls them, and what they are here."""
+
+
 def needs_the_sets(command: str) -> bool:
     """The default workload comes out of packages."""
-    return "--workload" not in command
+    return shlex.split(command)[1] in ("bench", "compare") and "--workload" not in command
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +42,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
             "http://localhost:8000": a,
             "http://localhost:8001": b,
             "smollm2": f"{model} --num-pages 400 --max-context 200",
+            "./drafter": str(make_drafter(model, model.parent / "drafter")),
         }
 
 
@@ -50,19 +58,43 @@ def test_a_command_of_the_page(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("questions.jsonl").write_text("".join(json.dumps(f"What is {n} times {n}?") + "\n" for n in range(40)))
-    words = shlex.split(command)[1:]
+    for name, here in FILES.items():
+        shutil.copy(DATA / here, name)
+    words = shlex.split(command.partition(" > ")[0])[1:]
     if words[0] == "compare":  # one model is started by a command of bench; two more would take long
         words = [stand_ins["http://localhost:8000"] if word.startswith("smollm2") else word for word in words]
-    for name, here in stand_ins.items():
-        words = [word.replace(name, here) for word in words]
+    if words[0] == "doctor":  # an engine is made here, not a server
+        words = [stand_ins["smollm2"].split()[0] if word == "smollm2" else word for word in words]
+    words = [_here(word, stand_ins) for word in words]
+    _prepare(words, stand_ins)
+    capsys.readouterr()
     assert main(words) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
     assert shown
     if words[0] == "bench" and "smollm2" in command:
         assert "(outpace)" in shown and "accept length 1.000 by its answers" in shown, "no drafter: a token a step"
-    if "--json" in words:
+    if words[0] == "bench" and "--json" in words:
         assert json.loads(shown)["schema"] == 1 and Path("requests.csv").is_file()
+    if words[:2] == ["experiment", "run"]:
+        assert "Was it applied: unknown" in shown, "A is a vLLM, which tells no settings"
 
 
-def test_the_page_has_both_commands() -> None:
-    assert {shlex.split(command)[1] for command in COMMANDS} == {"bench", "compare"}
+def _here(word: str, stand_ins: dict[str, str]) -> str:
+    for name, here in stand_ins.items():
+        word = word.replace(name, here)
+    return word
+
+
+def _prepare(words: list[str], stand_ins: dict[str, str]) -> None:
+    """What the commands before it on the page have left behind."""
+    if words[0] == "experiment" and words[1] != "new":
+        new = next(command for command in COMMANDS if command.startswith("outpace experiment new"))
+        assert main([_here(word, stand_ins) for word in shlex.split(new)[1:]]) == 0
+    if "--diff" in words:
+        for name in ("monday.json", "tuesday.json"):
+            Path(name).write_text(json.dumps(machine()))
+
+
+def test_the_page_has_every_command_of_the_lab() -> None:
+    found = {shlex.split(command)[1] for command in COMMANDS}
+    assert found == {"bench", "compare", "doctor", "fingerprint", "experiment"}

@@ -11,8 +11,8 @@ from typing import Any
 
 from outpace.cli import bench_page, options
 from outpace.cli.status import Status
-from outpace.engine.fingerprint import machine
 from outpace.errors import ConfigError
+from outpace.fingerprint import machine
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.record import BenchRecord, to_csv, to_json
 from outpace.lab.bench.run import Tokens, bench

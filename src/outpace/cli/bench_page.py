@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from outpace.engine.fingerprint import one_line
+from outpace.fingerprint import one_line
 from outpace.lab.bench.exposed import Acceptance
 from outpace.lab.bench.figures import Bucket, Figures
 from outpace.lab.bench.interval import Rate, Spread

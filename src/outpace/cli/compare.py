@@ -14,7 +14,7 @@ from typing import Any
 from outpace.cli import options
 from outpace.cli.bench import api_key, write
 from outpace.cli.status import Status
-from outpace.engine.fingerprint import machine, one_line
+from outpace.fingerprint import machine, one_line
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.record import to_csv, to_json
 from outpace.lab.bench.run import Tokens
@@ -59,8 +59,26 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures and judges."""
+    record = measured(args.a, args.b, args)
+    print(to_json(record) if args.json else "\n".join(lines(record)))
+    if args.csv is not None:
+        write(args.csv, to_csv(record.rows()))
+    return SLOWER if args.fail_if_slower and record.verdict.kind == "slower" else 0
+
+
+def measured(named_a: str, named_b: str, args: argparse.Namespace) -> CompareRecord:
+    """Starts what has to be started and compares.
+
+    Args:
+        named_a, named_b: the two, as they are named on the command line.
+        args: the options of `Comparing` and `Asking`.
+
+    Raises:
+        OutpaceError: one cannot be measured; the message says why.
+    """
     asking, comparing = Asking(**options.given(args, Asking)), Comparing(**options.given(args, Comparing))
-    subjects = [subject_of(args.a), subject_of(args.b)]
+    named = [named_a, named_b]
+    subjects = [subject_of(each) for each in named]
     tokens = None if asking.tokenizer is None else read_tokenizer(asking.tokenizer)
     status = Status(sys.stderr)
     with ExitStack() as stack:
@@ -69,12 +87,9 @@ def run(args: argparse.Namespace) -> int:
             if subject.model is not None:
                 status.show(f"starting a server for {name}, {subject.label}")
             urls.append(stack.enter_context(running(subject)))
-        record = asyncio.run(_compare(urls, [args.a, args.b], asking, comparing, tokens, status))
+        record = asyncio.run(_compare(urls, named, asking, comparing, tokens, status))
     status.clear()
-    print(to_json(record) if args.json else "\n".join(lines(record)))
-    if args.csv is not None:
-        write(args.csv, to_csv(record.rows()))
-    return SLOWER if args.fail_if_slower and record.verdict.kind == "slower" else 0
+    return record
 
 
 async def _compare(

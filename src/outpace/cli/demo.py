@@ -12,7 +12,7 @@ from outpace import LLM, Chunk
 from outpace.cli import options
 from outpace.cli.columns import Columns
 from outpace.cli.status import Status
-from outpace.engine.fingerprint import machine, one_line
+from outpace.fingerprint import machine, one_line
 from outpace.lab.compare import MIN_PROMPTS
 from outpace.lab.demo import ENGINE, PLAIN, PROMPTS, SPECULATIVE, DemoSettings, run_demo
 from outpace.lab.demo_report import DemoReport, Measured

@@ -23,8 +23,10 @@ COMMANDS = {
     "inspect": "what a model or a drafter is, and how it would be wired, without loading weights",
     "bench": "the speed of any OpenAI-compatible server, as its clients see it",
     "compare": "two servers, settings or commits, interleaved: faster, slower, equivalent, or not known yet",
+    "experiment": "a hypothesis, a change, was it applied, what came of it: kept in a directory",
+    "fingerprint": "machine, driver, environment, versions, settings; what changed between two",
     "breakeven": "whether speculation pays, by arithmetic on figures that you give",
-    "doctor": "what a server's log says about its speculation: does it pay, what costs it, what to change",
+    "doctor": "a log, a live server or a model: does its speculation pay, what costs it, what to change",
     "train": "train an EAGLE-3 drafter on answers that the target itself writes",
 }
 
@@ -36,6 +38,8 @@ examples:
   outpace serve smollm2                           an OpenAI-compatible server on port 8000
   outpace inspect path/to/drafter --target smollm2
   outpace doctor server.log --client bench.json   why a server's speculation pays, or does not
+  outpace doctor smollm2                          ours, run: what it gains, and whether the drafter is wired right
+  outpace fingerprint --diff monday.json now.json what changed, the likeliest cause first
   outpace bench http://localhost:30000            tok/s, latencies and acceptance of any server
   outpace COMMAND --help                          every option of a command
 

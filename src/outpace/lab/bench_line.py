@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from outpace.engine.devices import DTYPES, resolve_device, resolve_dtype
-from outpace.engine.fingerprint import machine
+from outpace.fingerprint import machine
 from outpace.lab.shapes import DRAFT_VOCAB, SHAPES
 
 

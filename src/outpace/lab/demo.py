@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from outpace import LLM, Chunk, SamplingParams
-from outpace.engine.fingerprint import machine
 from outpace.errors import ConfigError
+from outpace.fingerprint import machine
 from outpace.lab import reference
 from outpace.lab.compare import Sample, mirrored
 from outpace.lab.demo_report import DemoReport, Measured

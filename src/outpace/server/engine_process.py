@@ -15,9 +15,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 
-from outpace.engine.fingerprint import machine
 from outpace.engine.llm import LLM
 from outpace.errors import CheckpointError, ConfigError
+from outpace.fingerprint import machine
 from outpace.server.pulse import Pulse
 from outpace.server.serving import Serving
 from outpace.server.wire import Beat, CannotStart, Frames, FromEngine, Lost, Ready, Start, ToEngine, WireError, pack

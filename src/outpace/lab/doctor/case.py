@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from outpace.lab.breakeven import Balance
 from outpace.lab.doctor.client import Client
 from outpace.lab.doctor.evidence import Run, Window
-from outpace.lab.doctor.finding import Cite, Figure
+from outpace.lab.doctor.finding import Cite, Figure, Kind
 from outpace.lab.doctor.series import joined
 
 
@@ -67,7 +67,7 @@ class Measures:
         return self._time(self.speed, self.accept_length)
 
     def _time(self, speed: Figure, tokens: float) -> float | None:
-        known = speed.kind == "log" or self.running == 1
+        known = speed.kind != "client" or self.running == 1
         return 1e3 * tokens * max(1, self.running) / speed.value if known else None
 
     @property
@@ -100,10 +100,11 @@ class Measures:
 def measure(case: Case) -> Measures:
     """A client's figures where there are any, a log's where not."""
     run, client = case.subject, case.client
-    speed = client.figure(client.run) if client and client.run else log_figure(run.windows)
+    speed = client.figure(client.run) if client and client.run else window_figure(run.windows, run.kind)
     plain = client.figure(client.plain) if client and client.plain else None
     if plain is None and case.plain_run is not None:
-        plain = log_figure(case.plain_run.by_running.get(run.running, ()))
+        plain = window_figure(case.plain_run.by_running.get(run.running, ()), case.plain_run.kind)
+    plain = plain or run.plain
     length, how, printed = _accept_length(run)
     phases = run.phase
     return Measures(
@@ -119,13 +120,15 @@ def measure(case: Case) -> Measures:
     )
 
 
-def log_figure(windows: Sequence[Window]) -> Figure | None:
+def window_figure(windows: Sequence[Window], kind: Kind) -> Figure | None:
     """Tokens over time of some windows, and their range."""
     total = joined(windows)
     if total is None:
         return None
     speeds = [window.tok_s for window in windows]
-    return Figure(total.tok_s, min(speeds), max(speeds), total.count, "log", total.cite)
+    return Figure(
+        total.tok_s, min(speeds), max(speeds), total.count if kind == "log" else len(windows), kind, total.cite
+    )
 
 
 def _accept_length(run: Run) -> tuple[float | None, str, float | None]:
@@ -136,7 +139,7 @@ def _accept_length(run: Run) -> tuple[float | None, str, float | None]:
         tokens, cycles = run.counted
         if 1.0 <= tokens / cycles <= (run.max_accept_length or 2.0 * printed):
             return tokens / cycles, f"{tokens:,} tokens into the KV cache in {cycles:,} profiled cycles", printed
-    return printed, "mean of what the windows print", printed
+    return printed, "mean of what the windows print" if run.kind == "log" else "mean of the windows", printed
 
 
 def cites(*found: Figure | Cite | None) -> list[Cite]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outpace.lab.breakeven import Balance
 from outpace.lab.doctor.case import Case, Measures, cites
-from outpace.lab.doctor.finding import Finding
+from outpace.lab.doctor.finding import Finding, Kind
 
 NEGLIGIBLE_MS = 0.5
 NEGLIGIBLE_PART = 0.03
@@ -34,8 +34,8 @@ def _share(case: Case, m: Measures) -> Finding | None:
     return Finding(
         question="which part of the cycle costs it",
         answer=f"{most}, {share:.0%}",
-        text=f"{most.capitalize()}{verified} takes {parts[most]:.2f} of the {phase.sum_ms:.2f} ms that the log "
-        f"profiles in a cycle, {share:.0%}{steps}. The rest: {others}.",
+        text=f"{most.capitalize()}{verified} takes {parts[most]:.2f} of the {phase.sum_ms:.2f} ms that "
+        f"{_profiled(case)} in a cycle, {share:.0%}{steps}. The rest: {others}.",
         confidence="high" if phase.cycles >= 100 else "medium",
         evidence=[phase.cite],
         numbers={**_times(m), "share": share, "profiled_cycles": phase.cycles},
@@ -120,4 +120,14 @@ def _times(m: Measures) -> dict[str, float | None]:
 
 def _of(m: Measures) -> str:
     assert m.speed is not None
-    return "the client's median" if m.speed.kind == "client" else "the log's windows"
+    of_kind: dict[Kind, str] = {
+        "client": "the client's median",
+        "log": "the log's windows",
+        "server": "the server's counters",
+        "engine": "our engine",
+    }
+    return of_kind[m.speed.kind]
+
+
+def _profiled(case: Case) -> str:
+    return "the log profiles" if case.subject.kind == "log" else "were profiled"

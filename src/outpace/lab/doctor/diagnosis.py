@@ -9,7 +9,7 @@ from typing import Any
 from outpace.lab.doctor import costs, paying, settings, trend
 from outpace.lab.doctor.advice import advices
 from outpace.lab.doctor.case import Case, Measures, measure
-from outpace.lab.doctor.finding import Advice, Finding, Unknown
+from outpace.lab.doctor.finding import Advice, Finding, Kind, Unknown
 from outpace.lab.doctor.unknowns import unknowns
 from outpace.lab.logs.reader import Tally
 
@@ -36,25 +36,42 @@ class Diagnosis:
         }
 
 
-def diagnose(case: Case, read: Mapping[str, Tally], asked_about: Sequence[str] = ()) -> Diagnosis:
+BY: dict[Kind, str] = {
+    "client": "as the client measured",
+    "log": "by the log's windows",
+    "server": "by the server's own figures",
+    "engine": "as measured here",
+}
+
+
+def diagnose(
+    case: Case,
+    read: Mapping[str, Tally],
+    asked_about: Sequence[str] = (),
+    *,
+    found: Sequence[Finding] = (),
+    to_try: Sequence[Advice] = (),
+    not_known: Sequence[Unknown] = (),
+) -> Diagnosis:
     """Judges a case.
 
     Args:
         case: what was given.
         read: tallies of the files it comes from.
         asked_about: settings whose application is in question.
+        found, to_try, not_known: what the source of the case knows beyond it.
     """
     m = measure(case)
     findings = [paying.paying(case, m)]
     if case.subject.speculative:
         findings += [*costs.findings(case, m), *paying.acceptance(case)]
-    findings += [*trend.findings(case, m), *settings.findings(case, m, asked_about)]
-    advice = advices(case, m)
+    findings += [*trend.findings(case, m), *settings.findings(case, m, asked_about), *found]
+    advice = sorted([*advices(case, m), *to_try], key=lambda each: -each.tok_s)
     return Diagnosis(
         verdict=[_pays(case, m), _why(case, m), _what(case, m, advice)],
         findings=findings,
         advice=advice,
-        unknown=list(unknowns(case, m, findings)),
+        unknown=[*unknowns(case, m, findings), *not_known],
         read=read,
     )
 
@@ -62,6 +79,8 @@ def diagnose(case: Case, read: Mapping[str, Tally], asked_about: Sequence[str] =
 def _pays(case: Case, m: Measures) -> str:
     run = case.subject
     if not run.windows:
+        if run.kind == "server":
+            return f"{run.source} wrote nothing while it was watched."
         return f"{run.source} holds no decode window that could be read."
     if not run.speculative:
         return f"{run.source} shows plain decoding only; there is no speculation to judge."
@@ -69,7 +88,7 @@ def _pays(case: Case, m: Measures) -> str:
         known = f"speculation ran at {m.speed.value:.1f} tok/s" if m.speed else "speculation was not timed"
         return f"Whether speculation pays cannot be said: {known}, and plain decoding was not measured beside it."
     ratio = m.speed.value / m.plain.value
-    by = "as the client measured" if m.speed.kind == m.plain.kind == "client" else "by the log's windows"
+    by = BY[m.speed.kind]
     if m.speed.kind != m.plain.kind:
         by = f"its own by the {m.speed.kind}, plain's by the {m.plain.kind}"
     words = "costs speed" if ratio < 1.0 - paying.SAME else "pays" if ratio > 1.0 + paying.SAME else "changes nothing"
@@ -84,7 +103,7 @@ def _why(case: Case, m: Measures) -> str:
     even = "" if balance is None else f" and would have to bring {balance.break_even:.2f} to break even"
     brings = f"a cycle brings {m.accept_length:.2f} tokens{even}"
     if m.verify_ms is None or m.phases_ms is None:
-        return f"{brings.capitalize()}; the log does not say what its parts take."
+        return f"{brings.capitalize()}; what its parts take is not told."
     part, ms = max(
         (("Verify", m.verify_ms), ("Draft", m.draft_ms or 0.0), ("The other phases", m.other_ms or 0.0)),
         key=lambda pair: pair[1],
@@ -95,6 +114,8 @@ def _why(case: Case, m: Measures) -> str:
 
 def _what(case: Case, m: Measures, advice: Sequence[Advice]) -> str:
     if not case.subject.windows:
+        if case.subject.kind == "server":
+            return "Ask while it works, or let the doctor ask: --num-prompts 8."
         return "Give the log that the server itself writes."
     sure = [each for each in advice if each.confidence == "high"]
     hoped = [each for each in advice if each.confidence != "high"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outpace.lab.doctor.finding import Cite
+from outpace.lab.doctor.finding import Cite, Figure, Kind
 from outpace.lab.doctor.series import joined
 
 
@@ -98,6 +98,10 @@ class Run:
     """One server between two starts. Windows are those of one rank at its most frequent batch size."""
 
     source: str
+    kind: Kind = "log"
+    """What the windows were seen in."""
+    plain: Figure | None = None
+    """Plain decoding's speed at this batch, where the server itself measured it."""
     engine: str | None = None
     asked: dict[str, Value] = field(default_factory=dict)
     """What it was started with, by name; nested settings under their own names."""

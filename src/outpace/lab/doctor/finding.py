@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Confidence = Literal["high", "medium", "low"]
+Kind = Literal["client", "log", "server", "engine"]
+"""Where a speed was seen: at a client, in a log, in a live server's counters, in an engine that was run for it."""
 
 
 class Cite(NamedTuple):
@@ -30,7 +32,7 @@ class Figure:
     low: float
     high: float
     count: int
-    kind: Literal["client", "log"]
+    kind: Kind
     cite: Cite
 
     def as_dict(self) -> dict[str, Any]:

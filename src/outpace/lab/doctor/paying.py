@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outpace.lab.doctor.case import Case, Measures, cites, log_figure
-from outpace.lab.doctor.finding import Confidence, Figure, Finding
+from outpace.lab.doctor.case import Case, Measures, cites, window_figure
+from outpace.lab.doctor.finding import Confidence, Figure, Finding, Kind
 
 LOW_FIRST = 0.4
 """Acceptance at position 0 below this is rare for a drafter that fits its target and gets what it was trained on."""
+COLLAPSED = 0.1
+"""Below this no drafter of the right kind is merely weak."""
+SEEN: dict[Kind, str] = {
+    "client": "client, median",
+    "log": "log windows, mean",
+    "server": "the server's own figures",
+    "engine": "our engine, mean",
+}
+WINDOWS: dict[Kind, str] = {
+    "client": "The client's own windows",
+    "log": "The log's own windows",
+    "server": "The server's own counters",
+    "engine": "The engine's own answers",
+}
 SAME = 0.02
 """Ratios this near to 1 are called the same speed."""
 
@@ -64,8 +78,7 @@ def in_words(ratio: float) -> str:
 def describe(figure: Figure) -> str:
     """A speed with its range and where it is from."""
     spread = f", {figure.low:.1f} … {figure.high:.1f} over {figure.count}" if figure.count > 1 else ""
-    kind = "client, median" if figure.kind == "client" else "log windows, mean"
-    return f"{figure.value:.1f} tok/s ({kind}{spread})"
+    return f"{figure.value:.1f} tok/s ({SEEN[figure.kind]}{spread})"
 
 
 def _also(case: Case, m: Measures) -> str:
@@ -75,9 +88,11 @@ def _also(case: Case, m: Measures) -> str:
     client = case.client
     assert client is not None
     text = f" The client's label {client.run} was taken: {client.why}."
-    own = log_figure(case.subject.windows)
+    own = window_figure(case.subject.windows, case.subject.kind)
     return (
-        text if own is None else f"{text} The log's own windows give {own.value:.1f} tok/s; the client's figure counts."
+        text
+        if own is None
+        else f"{text} {WINDOWS[case.subject.kind]} give {own.value:.1f} tok/s; the client's figure counts."
     )
 
 
@@ -103,15 +118,19 @@ def _first_position(case: Case) -> Finding:
     rates = case.subject.per_position
     shown = ", ".join(f"{rate:.2f}" for rate in rates)
     low = rates[0] < LOW_FIRST
-    cause = (
-        f"Position 0 stands in {rates[0]:.0%} of the cycles, below {LOW_FIRST:.0%}: the drafter may be wired wrongly "
-        "(the layers that it taps, its norm, its draft vocabulary) or made for another target, before it is called bad."
-        if low
-        else f"Position 0 stands in {rates[0]:.0%} of the cycles: no sign of wrong wiring."
-    )
+    collapsed = rates[0] < COLLAPSED
+    cause = f"Position 0 stands in {rates[0]:.0%} of the cycles: no sign of wrong wiring."
+    if low:
+        says = "is wired wrongly" if collapsed else "may be wired wrongly"
+        cause = (
+            f"Position 0 stands in {rates[0]:.0%} of the cycles, below {LOW_FIRST:.0%}: the drafter {says} (the layers "
+            "that it taps, its norm, its draft vocabulary) or made for another target, before it is called bad."
+        )
+        if case.subject.kind != "engine":
+            cause += " `outpace doctor MODEL --drafter D` measures which wiring it was trained for."
     return Finding(
         question="is the drafter wired right",
-        answer="suspect" if low else "no sign against it",
+        answer="no: wiring" if collapsed else "suspect" if low else "no sign against it",
         text=f"{cause} By position: {shown}.",
         confidence="medium",
         evidence=cites(case.subject.per_position_cite),

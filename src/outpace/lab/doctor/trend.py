@@ -73,7 +73,7 @@ def _explained(changes: dict[str, float]) -> str:
     flat = [name for name, change in changes.items() if abs(change) <= FLAT]
     moved = [f"{name} ({change:+.0%})" for name, change in changes.items() if abs(change) > FLAT]
     if not changes:
-        return "Neither accept length nor phases are in the log, so nothing says why."
+        return "Neither accept length nor phases are known, so nothing says why."
     text = f"What changed with it: {', '.join(moved)}." if moved else ""
     if flat:
         stay = "stays" if len(flat) == 1 else "stay"

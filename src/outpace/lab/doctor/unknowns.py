@@ -15,7 +15,12 @@ DEAR_VERIFY = 1.15
 def unknowns(case: Case, m: Measures, findings: Sequence[Finding]) -> Iterator[Unknown]:
     """Most pressing first."""
     if not case.subject.windows:
-        yield Unknown("everything: no decode window was read", "the server's own log, with decode statistics on")
+        if case.subject.kind == "server":
+            yield Unknown(
+                "how fast it is: nothing ran while it was watched", "the same while it works, or --num-prompts 8"
+            )
+        else:
+            yield Unknown("everything: no decode window was read", "the server's own log, with decode statistics on")
         return
     if not case.subject.speculative:
         yield Unknown("what speculation would bring", "the same prompts with a drafter, logged likewise")
@@ -44,7 +49,7 @@ def unknowns(case: Case, m: Measures, findings: Sequence[Finding]) -> Iterator[U
 def _speeds(case: Case, m: Measures) -> Iterator[Unknown]:
     if m.plain is None:
         yield Unknown("whether speculation pays", "the same prompts without speculation: its log as --baseline")
-    if case.client is None or case.client.run is None:
+    if case.subject.kind == "log" and (case.client is None or case.client.run is None):
         yield Unknown("what users get", "tokens a second at a client, a few runs, as --client")
     elif m.running > 1:
         yield Unknown(

@@ -1,0 +1,236 @@
+"""A live server as evidence: what it says of itself, and what its counters did while it was watched or asked.
+
+Ours tells its settings, its decisions and what a plain step costs (/v1/outpace/state); SGLang its settings
+(/server_info) and gauges; vLLM counters alone. What a server does not tell is unknown, and is said so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from outpace.lab.bench import exposed
+from outpace.lab.bench.endpoint import Endpoint
+from outpace.lab.bench.exposed import Acceptance, Metrics
+from outpace.lab.bench.record import BenchRecord
+from outpace.lab.bench.run import bench
+from outpace.lab.bench.server_facts import ServerFacts, ask_server
+from outpace.lab.bench.settings import Asking, Load
+from outpace.lab.doctor.evidence import Run, Value, Window
+from outpace.lab.doctor.finding import Cite, Figure, Finding, Unknown
+
+RUNNING = ("outpace_running", "vllm:num_requests_running", "sglang:num_running_reqs")
+STATE = "/v1/outpace/state"
+SAMPLE_S = 0.5
+MEANT = {"k": "num_speculative_tokens"}
+"""Our own names for what logs call otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One server, watched or asked."""
+
+    run: Run
+    findings: tuple[Finding, ...]
+    not_known: tuple[Unknown, ...]
+
+
+async def watch(endpoint: Endpoint, seconds: float, progress: Callable[[str], None] = lambda text: None) -> Seen:
+    """Reads its metrics for a while and sends it nothing.
+
+    Raises:
+        ConfigError: it cannot be reached.
+    """
+    facts = await ask_server(endpoint, None)
+    readings: list[Metrics] = []
+    began = time.monotonic()
+    progress(f"watching {facts.url} for {seconds:g} s")
+    while facts.has_metrics and (len(readings) < 2 or time.monotonic() - began < seconds):
+        readings.append(exposed.read_metrics(await endpoint.metrics() or ""))
+        await asyncio.sleep(min(SAMPLE_S, max(0.01, seconds - (time.monotonic() - began))))
+    passed = time.monotonic() - began
+    if facts.has_metrics:
+        readings.append(exposed.read_metrics(await endpoint.metrics() or ""))
+    state = await _state(endpoint, facts)
+    told = _told(facts, readings)
+    running = round(fmean(filter(None, map(_running, readings)))) if any(map(_running, readings)) else 0
+    wrote = exposed.generated(readings[0], readings[-1]) if readings else None
+    windows = []
+    if wrote and passed > 0:
+        length = told.accept_length if told else 1.0
+        cite = Cite(f"{facts.url}/metrics, {passed:.0f} s")
+        windows.append(Window(cite, 1, length, length * passed / wrote, None, told is not None))
+    return _seen(facts, state, windows, max(1, running), told)
+
+
+async def ask(
+    endpoint: Endpoint,
+    asking: Asking,
+    num_prompts: int,
+    client: Callable[[], dict[str, Any]],
+    progress: Callable[[str], None] = lambda text: None,
+) -> Seen:
+    """Has it answer some prompts, one at a time.
+
+    Raises:
+        ConfigError: it cannot be reached, or answers nothing that can be counted.
+    """
+    load = Load(num_prompts=num_prompts, num_warmup=1)
+    record = await bench(endpoint, asking, load, client=client, progress=progress)
+    state = await _state(endpoint, record.server)
+    told = _most_telling(record.acceptance)
+    return _seen(record.server, state, list(_windows(record, told)), 1, told)
+
+
+def _windows(record: BenchRecord, told: Acceptance | None) -> Iterator[Window]:
+    """One for each answer, by its decode speed at the client."""
+    for request in record.requests:
+        if request.error is None and request.tpot_s:
+            length = request.accept_length or (told.accept_length if told else 1.0)
+            cite = Cite(f"{record.server.url} {request.id}")
+            tokens = (request.prompt_tokens or 0) + (request.completion_tokens or 0)
+            yield Window(cite, 1, length, length * request.tpot_s, tokens or None, told is not None)
+
+
+def _seen(
+    facts: ServerFacts, state: Mapping[str, Any], windows: Sequence[Window], running: int, told: Acceptance | None
+) -> Seen:
+    cite = Cite(f"{facts.url}{STATE if facts.engine == 'outpace' else ''}")
+    asked = {name: Value(value, cite) for name, value in _flat(facts.settings)}
+    asked |= {other: asked[name] for name, other in MEANT.items() if name in asked}
+    run = Run(
+        source=facts.url,
+        kind="server",
+        engine=facts.engine,
+        asked=asked,
+        running=running,
+        windows=windows,
+        by_running={running: windows},
+        plain=_plain(state, running, cite),
+        per_position=told.by_position if told else (),
+        per_position_cite=Cite(f"{facts.url}/metrics"),
+    )
+    found = (*_acceptance(facts, told), *_decision(state, cite), *_graphs(facts, cite))
+    return Seen(run=run, findings=found, not_known=tuple(_not_known(facts, told)))
+
+
+async def _state(endpoint: Endpoint, facts: ServerFacts) -> dict[str, Any]:
+    return await endpoint.get_json(STATE) if facts.engine == "outpace" else {}
+
+
+def _told(facts: ServerFacts, readings: Sequence[Metrics]) -> Acceptance | None:
+    """While it was watched; where nothing ran then, since it was started."""
+    if len(readings) < 2:
+        return None
+    found = exposed.of_counters(readings[0], readings[-1]) or exposed.of_gauge(readings, facts.num_draft_tokens)
+    return found or exposed.of_counters(Metrics({}), readings[-1])
+
+
+def _most_telling(found: Sequence[Acceptance]) -> Acceptance | None:
+    """The first is the most exact; positions are taken from whichever has them."""
+    if not found:
+        return None
+    positions = next((each.by_position for each in found if each.by_position), ())
+    return replace(found[0], by_position=positions)
+
+
+def _running(reading: Metrics) -> float | None:
+    return next((value for name in RUNNING if (value := reading.get(name))), None)
+
+
+def _plain(state: Mapping[str, Any], running: int, cite: Cite) -> Figure | None:
+    """From the plain steps that our engine measured: of the smallest batch that holds so many rows."""
+    control = _within(state, "now", "control")
+    rows = [row for row in control.get("costs") or [] if isinstance(row, Mapping) and row.get("k") == 0]
+    fitting = sorted((row for row in rows if row.get("bucket", 0) >= running), key=lambda row: row["bucket"])
+    step_ms = fitting[0].get("base_ms") if fitting else None
+    if not isinstance(step_ms, int | float) or step_ms <= 0:
+        return None
+    speed = 1e3 * running / step_ms
+    return Figure(speed, speed, speed, 1, "server", Cite(f"{cite.source}, a plain step without context"))
+
+
+def _acceptance(facts: ServerFacts, told: Acceptance | None) -> Iterator[Finding]:
+    if told is None:
+        return
+    rate = "" if told.acceptance_rate is None else f", {told.acceptance_rate:.0%} of the drafts accepted"
+    how = {"requests": "by its answers", "counters": "by its counters", "gauge": "by a gauge of its last intervals"}
+    yield Finding(
+        question="how well are drafts accepted",
+        answer=f"accept length {told.accept_length:.2f}",
+        text=f"A cycle emits {told.accept_length:.2f} tokens, the bonus token included{rate} ({how[told.source]}).",
+        confidence="low" if told.source == "gauge" else "high",
+        evidence=[Cite(f"{facts.url}/metrics")],
+        numbers={"accept_length": told.accept_length, "acceptance_rate": told.acceptance_rate},
+    )
+
+
+def _decision(state: Mapping[str, Any], cite: Cite) -> Iterator[Finding]:
+    """What our control chose last, and why."""
+    now = _within(state, "now")
+    if "k" not in now:
+        return
+    even = now.get("break_even")
+    text = f"Control decided on k = {now['k']}: {now.get('why', 'it does not say why')}."
+    if even is not None:
+        text += f" At this batch, without context, a cycle must bring {even:.2f} tokens to break even."
+    yield Finding(
+        question="what does control do now",
+        answer=f"k = {now['k']}" if now["k"] else "decodes plainly",
+        text=text,
+        confidence="high",
+        evidence=[cite],
+        numbers={"k": now["k"], "break_even": even},
+    )
+
+
+def _graphs(facts: ServerFacts, cite: Cite) -> Iterator[Finding]:
+    """Ours says what it captured and why not; of others it cannot be known from here."""
+    graphs = facts.settings.get("graphs")
+    if not isinstance(graphs, Mapping):
+        return
+    why = graphs.get("why_none")
+    told = ", ".join(f"{name} {value}" for name, value in graphs.items() if isinstance(value, int | float | str))
+    yield Finding(
+        question="are cycles graphs",
+        answer="no" if why else "yes",
+        text=f"None is: {why}." if why else f"The server says: {told or 'every shape that was needed'}.",
+        confidence="high",
+        evidence=[cite],
+    )
+
+
+def _not_known(facts: ServerFacts, told: Acceptance | None) -> Iterator[Unknown]:
+    if not facts.has_metrics:
+        yield Unknown("what its counters say: it shows no metrics", "start it with metrics on (--enable-metrics)")
+    if facts.engine == "vllm":
+        yield Unknown("its settings: vLLM tells none over HTTP", "its log: outpace doctor LOG")
+    if facts.engine == "unknown":
+        yield Unknown("which engine it is and how it is set", "its log: outpace doctor LOG")
+    if told is None:
+        yield Unknown("whether it speculates at all: nothing tells of drafts", "its log, or its start command")
+    elif not told.by_position:
+        yield Unknown("acceptance by position, and so whether the wiring is right", "outpace doctor MODEL --drafter D")
+
+
+def _within(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """A part of nested objects; empty where it is missing, or something else."""
+    for name in names:
+        found = values.get(name)
+        if not isinstance(found, Mapping):
+            return {}
+        values = found
+    return values
+
+
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every setting under its own name."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            yield name, value
