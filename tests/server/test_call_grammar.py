@@ -106,7 +106,12 @@ def test_free_text_is_free_and_calls_in_it_fit(form: ToolFormat, spelled: Any) -
         content, (found,) = parse_tool_calls(call, form, SCHEMAS)
         assert (content, found.name) == (before.strip(), name)
         jsonschema.validate(json.loads(found.arguments), SCHEMAS[name])
-    for name, arguments in (("weather", TOKYO), ("weather", "{}"), ("weather", OSLO[:-1] + ', "x": 1}'), ("rain", OSLO)):
+    for name, arguments in (
+        ("weather", TOKYO),
+        ("weather", "{}"),
+        ("weather", OSLO[:-1] + ', "x": 1}'),
+        ("rain", OSLO),
+    ):
         assert not admitted.begins(before + one(form, name, arguments))
     assert admitted.whole(before + form.opening) is False
 

@@ -3,8 +3,8 @@
     free text, then a call:   head ─► gap ─► {"name": "weather", "arguments": %json {…}} ─► gap ─► close
 
 An opening that is a special token is named by its id; any other is found in the text, however tokens spell it, at the
-first place where it is complete. Free text is any Unicode text that does not hold the opening, since that begins a call;
-of special tokens it holds none. An answer ends behind the last call that may be.
+first place where it is complete. Free text is any Unicode text without the opening, which begins a call, and without
+special tokens. An answer ends behind the last call that may be.
 
 Two spellings leave a model less freedom than it has without such a grammar: Llama 3's, in which an answer that begins
 with `{` is a call, and nothing follows calls; and Mistral's, in which nothing follows a list of calls.
@@ -97,12 +97,15 @@ class CallGrammar:
         for place, (name, schema) in enumerate(self._calls):
             lines.append(f"arguments_{place}: {json_rule(schema)}")
             parts = ("{", '"name"', ":", json.dumps(name), ",", f'"{form.key}"', ":")
-            lines.append(f"object_{place}: {' gap '.join(map(_quoted, parts))} gap arguments_{place} gap {_quoted('}')}")
+            lines.append(
+                f"object_{place}: {' gap '.join(map(_quoted, parts))} gap arguments_{place} gap {_quoted('}')}"
+            )
         if form.named:
             lines.append("named: " + " | ".join(f"named_{place}" for place in range(len(self._calls))))
             called = f"{self._call_id()}{self._token('[ARGS]')} gap"
             lines += [
-                f"named_{place}: {_quoted(name)} {called} arguments_{place}" for place, (name, _) in enumerate(self._calls)
+                f"named_{place}: {_quoted(name)} {called} arguments_{place}"
+                for place, (name, _) in enumerate(self._calls)
             ]
         return Grammar.ebnf("\n".join(lines))
 

@@ -174,6 +174,7 @@ async def _answer(
         submission=backend.client.submit(wanted, backend.request_timeout, () if offer is None else offer.form.special),
         num_prompts=tuple(map(len, prompts)),
         include_usage=asked.include_usage,
+        continuous_usage=asked.continuous_usage,
         reader=Reader(
             spell=backend.texts.spell,
             echoed=await _echoed(backend, prompts, num_choices) if asked.echoes else None,

@@ -127,8 +127,8 @@ def params_under(params: SamplingParams, offer: Offer | None, special_id: Specia
         )
     if other is not None and other.kind != "json_schema":
         raise _refused(
-            f"structured_outputs with a {other.kind} and tools exclude each other; only JSON can be the other thing that "
-            'an answer may be: leave one out, or set tool_choice to "none"',
+            f"a {other.kind} and tools exclude each other, for only JSON can be offered beside calls: "
+            'leave one out, or set tool_choice to "none"',
             "structured_outputs",
         )
     if not (offer.forced or other or any(tool.schema is not None for tool in offer.called)):
@@ -165,7 +165,7 @@ def _called(tool: Tool, field: str, *, held: bool) -> Called:
         return Called(name=name, field=field, schema=None)
     schema = ANY_ARGUMENTS | (parameters or {})
     if schema["type"] != "object":
-        raise _unfit(name, field, f"their type is {schema['type']!r:.60}; it must be \"object\"")
+        raise _unfit(name, field, f'their type is {schema["type"]!r:.60}; it must be "object"')
     try:
         check_schema(schema)
     except RequestError as error:

@@ -59,6 +59,13 @@ class Compiler:
         self._vocabulary: LLTokenizer | None = None
         self._executor: LLExecutor | None = None
 
+    def warm(self) -> None:
+        """Begins with what all grammars need of the vocabulary, which takes a second or more the first time.
+
+        Where there can be no grammars, the first request that has one is told why.
+        """
+        self._threads.submit(self._tools)
+
     def begin(self, grammar: Grammar) -> Future[Compiled]:
         """Compiles it, unless that was done or begun already. Its error is a RequestError."""
         if grammar not in self._kept:
