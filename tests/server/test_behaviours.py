@@ -1,7 +1,7 @@
 """What users of other engines had to report, row by row: each name begins with its row in the list of behaviours.
 
 The served model nearly always goes through one text over and over, and its drafter knows the text, but for two letters
-of it: runs of accepted tokens are long, and end where a test knows. Row 15, grammars, has tests of its own.
+of it: runs of accepted tokens are long, and end where a test knows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -33,6 +34,7 @@ from outpace.server.reporting import DOUBT_AFTER, wiring_doubt
 from outpace.server.totals import Totals
 from server.chain import END, WIDTH, make_chain, make_chain_drafter
 from server.running import Server, serving, until
+from server.test_structured import SPACES
 
 TEXT = "abcdefgh日ijk😀lmnop. "
 ENDING = ["Q", "R", "S", "T", "U", "V", "W", END]
@@ -249,6 +251,22 @@ def test_14_choices_are_independent(talker: Server) -> None:
     assert texts[0] != texts[1]
     assert texts[0] == first(ask(talker, **asked))["text"]
     assert texts[0] == first(ask(talker, n=3, **asked))["text"]
+
+
+LISTED = {"type": "array", "items": {"enum": [TEXT, "mnop"]}, "minItems": 2, "maxItems": 2}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_15_a_schema_masks_every_draft_and_forgets_refused_ones(talker: Server, temperature: float) -> None:
+    """The drafter goes on with the text that is always said, behind which the schema wants something else."""
+    asked = {"structured_outputs": {"json": LISTED}, "logprobs": 2, "seed": 15, "max_tokens": 120}
+    answer = on_and_off(talker, temperature=temperature, logit_bias=SPACES, **asked)
+    assert first(answer)["finish_reason"] == "stop"
+    jsonschema.validate(json.loads(first(answer)["text"]), LISTED)
+    told = answer["usage"]["speculation"]
+    assert told["drafted"] > told["accepted"] > 10  # drafts were refused, and whole runs stood within the text
+    cut = on_and_off(talker, temperature=temperature, logit_bias=SPACES, **asked | {"max_tokens": 20})
+    assert first(answer)["text"].startswith(first(cut)["text"]) and first(cut)["finish_reason"] == "length"
 
 
 def test_16_preemption_drops_drafts_and_changes_nothing(folder: Path) -> None:
