@@ -6,8 +6,8 @@
 
 It ends with code 1 unless: every answer that was given whole is, to the letter, the one that the same request got alone
 before; no request is stuck; nothing is refused but nonsense, and nothing fails but what was in an engine as it was
-killed; answers gave their KV pages back again and again, and started over; at the end nothing runs, waits or holds a page;
-and server and engine hold at most 5% more memory than after warming up. It prints one JSON line.
+killed; answers gave their KV pages back again and again, and started over; at the end nothing runs, waits or holds a
+page; and server and engine hold at most 5% more memory than after warming up. It prints one JSON line.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from outpace.engine.grammars.compiler import Compiler
+from outpace.errors import RequestError
 from outpace.grammar import Grammar
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.models.text.tokenizer_parts import TokenizerParts
@@ -174,3 +175,12 @@ def test_many_tools_are_taken(most_calls: int) -> None:
     calls = [(f"tool_{i}", CITY) for i in range(128)]
     admitted = Admitted(CallGrammar(HERMES, calls, most_calls, tokenizer.special_id).free(), tokenizer)
     assert admitted.whole(one(HERMES, "tool_127", OSLO)) and not admitted.begins(one(HERMES, "tool_128", OSLO))
+
+
+def test_the_vocabulary_is_prepared_before_the_first_grammar() -> None:
+    tokenizer = make_tokenizer(())
+    compiler = Compiler(tokenizer, tokenizer.vocab_size)
+    prepared = compiler.warm().result()
+    assert compiler.warm().result() == prepared
+    assert compiler.compile(Grammar.choice(["a"])).executor is prepared[1]
+    assert isinstance(Compiler(None, 10).warm().exception(), RequestError)

@@ -59,12 +59,12 @@ class Compiler:
         self._vocabulary: LLTokenizer | None = None
         self._executor: LLExecutor | None = None
 
-    def warm(self) -> None:
+    def warm(self) -> Future[Any]:
         """Begins with what all grammars need of the vocabulary, which takes a second or more the first time.
 
-        Where there can be no grammars, the first request that has one is told why.
+        Its error, where there can be no grammars, is also that of each request that has one.
         """
-        self._threads.submit(self._tools)
+        return self._threads.submit(self._tools)
 
     def begin(self, grammar: Grammar) -> Future[Compiled]:
         """Compiles it, unless that was done or begun already. Its error is a RequestError."""
