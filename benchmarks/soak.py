@@ -2,12 +2,12 @@
 
     python benchmarks/soak.py                             # 200 clients, 10 minutes, the tests' tiny random model
     python benchmarks/soak.py --seconds 60 --clients 50
-    python benchmarks/soak.py --model smollm2 --num-pages 600
+    python benchmarks/soak.py --model smollm2 --page-size 16 --num-pages 60
 
 It ends with code 1 unless: every answer that was given whole is, to the letter, the one that the same request got alone
 before; no request is stuck; nothing is refused but nonsense, and nothing fails but what was in an engine as it was
-killed; at the end nothing runs, waits or holds a KV page; and server and engine hold at most 5% more memory than after
-warming up. It prints one JSON line.
+killed; answers gave their KV pages back again and again, and started over; at the end nothing runs, waits or holds a
+page; and server and engine hold at most 5% more memory than after warming up. It prints one JSON line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def tiny(folder: Path) -> tuple[str, str]:
 
 async def soak(model: str, drafter: str, args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """The server from its start to its end."""
-    server = await Server.start(model, ("--drafter", drafter, "--num-pages", str(args.num_pages)))
+    pages = ("--num-pages", str(args.num_pages), "--page-size", str(args.page_size))
+    server = await Server.start(model, ("--drafter", drafter, *pages))
     try:
         running = Soak(server, f"http://127.0.0.1:{(await server.event('listening'))['port']}", args)
         await running.run()
@@ -60,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="how long (default 600)")
     parser.add_argument("--clients", type=int, default=200, help="how many at once (default 200)")
     parser.add_argument(
-        "--num-pages", type=int, default=50, help="KV pages; few make answers give theirs back (default 50)"
+        "--num-pages", type=int, default=200, help="KV pages; few make answers give theirs back (default 200)"
     )
+    parser.add_argument("--page-size", type=int, default=4, help="tokens of a page (default 4)")
     parser.add_argument("--seed", type=int, default=0, help="of what clients do (default 0)")
     args = parser.parse_args(argv)
     at_start, began = machine(), time.perf_counter()

@@ -46,7 +46,7 @@ def requests() -> list[tuple[str, dict[str, Any]]]:
     asked: list[tuple[str, dict[str, Any]]] = []
     for number in range(24):
         style = styles[number % len(styles)]
-        body = {"model": "soak", "max_tokens": 8 + 5 * (number % 7), **style}
+        body = {"model": "soak", "max_tokens": 12 + 12 * (number % 7), **style}
         text = f"The number {number // 2} is " + "so much larger than all the others " * (number % 3)
         if number % 4 == 0:
             asked.append((CHAT, body | {"messages": [{"role": "user", "content": text}]}))

@@ -205,13 +205,16 @@ class Soak:
             self.fail(f"{counts['kills']} kills, {self.last['engine_deaths']} deaths of the engine")
         if counts["killed"] > slots * len(KILL_AT):
             self.fail(f"{counts['killed']} answers failed by {counts['kills']} kills of an engine that holds {slots}")
+        preempted = self.last["now"]["preempted"] if self.last["now"] else 0
+        if preempted < len(self.asked):
+            self.fail(f"answers gave their pages back {preempted} times only: give fewer --num-pages")
         if any(event["event"] == "request" and event["status"] == 500 for event in self.server.events):
             self.fail("the log has a 500")
         return {
             "requests": {name: counts[name] for name in ("equal", "killed", "left", "nonsense")},
             "kills": counts["kills"],
             "tokens": self.last["totals"]["tokens"],
-            "preempted_by_the_last_engine": self.last["now"]["preempted"] if self.last["now"] else None,
+            "preempted_by_the_last_engine": preempted,
             "memory": memory,
         }
 

@@ -20,9 +20,11 @@ from outpace.errors import RequestError
 from outpace.schema_keywords import check_schema
 
 Kind = Literal["json_schema", "regex", "choice", "ebnf"]
-MAX_CHARACTERS: dict[Kind, int] = {"json_schema": 1 << 17, "regex": 1 << 13, "choice": 1 << 17, "ebnf": 1 << 16}
+MAX_CHARACTERS: dict[Kind, int] = {"json_schema": 1 << 17, "regex": 1 << 13, "choice": 1 << 17, "ebnf": 1 << 17}
 """Of a grammar's source."""
 MAX_CHOICES = 1024
+SPACES = r"[ \t\n\r]{0,16}"
+"""Between the parts of a JSON text: without a bound, a weak model may write spaces for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,12 @@ class Grammar:
     def ebnf(cls, rules: str) -> Grammar:
         """A context-free grammar; see `source`."""
         return cls("ebnf", rules)
+
+
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """JSON that a schema admits, as a part of a Lark rule."""
+    text = _dumped({**schema, "x-guidance": {"whitespace_pattern": SPACES}})
+    return "%json " + text.replace("%", "\\u0025")  # in a text of the schema it would begin a directive
 
 
 def _dumped(value: Any) -> str:

@@ -24,6 +24,7 @@ def test_a_minute_of_clients_that_leave_and_an_engine_that_is_killed() -> None:
     assert line["failures"] == [] and line["kills"] == 2 and line["settings"]["clients"] == 200
     requests = line["requests"]
     assert requests["equal"] > 100
+    assert line["preempted_by_the_last_engine"] > 30
     share = sum(requests.values())
     assert 0.12 < requests["left"] / share < 0.28
     assert 0.05 < requests["nonsense"] / share < 0.15

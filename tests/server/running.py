@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -31,6 +33,7 @@ class Server:
         self.log: list[dict[str, Any]] = []
         self.other: list[str] = []
         """Lines of stderr that are no JSON."""
+        self._client: openai.OpenAI | None = None
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -71,16 +74,23 @@ class Server:
         return f"http://127.0.0.1:{self.event('listening')['port']}"
 
     def client(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "any", "max_retries": 0, "timeout": 60} | options)
+        """The one that tests share; another with options."""
+        url, common = f"{self.url}/v1", {"api_key": "any", "max_retries": 0, "timeout": 60}
+        if options:
+            return openai.OpenAI(base_url=url, **common | options)
+        if self._client is None:
+            self._client = openai.OpenAI(base_url=url, **common)
+        return self._client
 
     def async_client(self) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=60)
+        http = openai.DefaultAsyncHttpxClient(verify=certificates())
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=60, http_client=http)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=60, **options)
+        return httpx.post(self.url + path, json=body, timeout=60, verify=certificates(), **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60, **options)
+        return httpx.get(self.url + path, timeout=60, verify=certificates(), **options)
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.get("/v1/outpace/state").json()
@@ -97,6 +107,8 @@ class Server:
 
     def end(self) -> int:
         """SIGTERM; the exit code."""
+        if self._client is not None:
+            self._client.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -104,6 +116,12 @@ class Server:
         finally:
             self.process.kill()
             self._reader.join(SECONDS)
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """Read once: every client would take a tenth of a second for them, though none uses them."""
+    return ssl.create_default_context()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What users of other engines had to report, row by row: each name begins with its row in the list of behaviours.
 
 The served model nearly always goes through one text over and over, and its drafter knows the text, but for two letters
-of it: runs of accepted tokens are long, and end where a test knows. Row 15, grammars, has tests of its own.
+of it: runs of accepted tokens are long, and end where a test knows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -33,6 +34,7 @@ from outpace.server.reporting import DOUBT_AFTER, wiring_doubt
 from outpace.server.totals import Totals
 from server.chain import END, WIDTH, make_chain, make_chain_drafter
 from server.running import Server, serving, until
+from server.test_structured import SPACES
 
 TEXT = "abcdefgh日ijk😀lmnop. "
 ENDING = ["Q", "R", "S", "T", "U", "V", "W", END]
@@ -206,7 +208,7 @@ def test_11_a_seed_gives_one_answer_whatever_else_happens(talker: Server) -> Non
     policies = ["off", "auto", {"max_k": 1}, {"max_k": 3}] * 3
     asked = {"temperature": 1.3, "seed": 11, "logprobs": 0}
     with ThreadPoolExecutor(12) as pool:
-        others = [pool.submit(ask, talker, "other", temperature=1.0, seed=i, max_tokens=20 + i) for i in range(12)]
+        others = [pool.submit(ask, talker, "other", temperature=1.0, seed=i, max_tokens=20 + i) for i in range(6)]
         told = list(pool.map(lambda policy: first(ask(talker, speculation=policy, **asked)), policies))
     assert len({choice["text"] for choice in told}) == 1
     for choice in told:
@@ -225,14 +227,14 @@ def test_12_samples_have_the_targets_distribution(talker: Server, folder: Path, 
     assert told.logprobs is not None and plain.tokenizer is not None
     likely = {plain.tokenizer.decode([token]): np.exp(logprob) for token, logprob in told.logprobs[0].top}
     seen: Counter[str] = Counter()
-    for seed in range(4):
+    for seed in range(3):
         answer = ask(talker, temperature=1.0, max_tokens=4, n=128, seed=1000 + seed, logprobs=0, speculation=policy)
         for choice in answer["choices"]:
             tokens = choice["logprobs"]["tokens"]
             if tokens[0] == "a":
                 seen[tokens[1]] += 1
     (text, chance), total = max(likely.items(), key=lambda item: item[1]), seen.total()
-    assert total > 300 and 0.3 < chance < 0.97
+    assert total > 200 and 0.3 < chance < 0.97
     counts = [seen[text], total - seen[text]]
     assert chisquare(counts, [total * chance, total * (1 - chance)]).pvalue > 1e-4
 
@@ -249,6 +251,22 @@ def test_14_choices_are_independent(talker: Server) -> None:
     assert texts[0] != texts[1]
     assert texts[0] == first(ask(talker, **asked))["text"]
     assert texts[0] == first(ask(talker, n=3, **asked))["text"]
+
+
+LISTED = {"type": "array", "items": {"enum": [TEXT, "mnop"]}, "minItems": 2, "maxItems": 2}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_15_a_schema_masks_every_draft_and_forgets_refused_ones(talker: Server, temperature: float) -> None:
+    """The drafter goes on with the text that is always said, behind which the schema wants something else."""
+    asked = {"structured_outputs": {"json": LISTED}, "logprobs": 2, "seed": 15, "max_tokens": 120}
+    answer = on_and_off(talker, temperature=temperature, logit_bias=SPACES, **asked)
+    assert first(answer)["finish_reason"] == "stop"
+    jsonschema.validate(json.loads(first(answer)["text"]), LISTED)
+    told = answer["usage"]["speculation"]
+    assert told["drafted"] > told["accepted"] > 10  # drafts were refused, and whole runs stood within the text
+    cut = on_and_off(talker, temperature=temperature, logit_bias=SPACES, **asked | {"max_tokens": 20})
+    assert first(answer)["text"].startswith(first(cut)["text"]) and first(cut)["finish_reason"] == "length"
 
 
 def test_16_preemption_drops_drafts_and_changes_nothing(folder: Path) -> None:

@@ -84,6 +84,21 @@ def test_a_stream_is_the_answer_in_pieces(server: Server, params: dict[str, Any]
     assert len({chunk.id for chunk in chunks}) == 1
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_usage_so_far_is_in_every_chunk_that_is_to_have_it(server: Server, last: bool) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "prompt": TEXT, "max_tokens": 30, "temperature": 0, "logprobs": 0}
+    options = {"include_usage": last, "continuous_usage_stats": True}
+    chunks = list(server.client().completions.create(**asked, stream=True, stream_options=options))
+    whole_usage = server.client().completions.create(**asked).usage
+    assert bool(chunks[-1].choices) is not last
+    told = 0
+    for chunk in chunks[: len(chunks) - last]:
+        told += len(chunk.choices[0].logprobs.tokens) if chunk.choices[0].logprobs else 0
+        assert chunk.usage.completion_tokens == told
+        assert chunk.usage.total_tokens == told + whole_usage.prompt_tokens
+    assert told == whole_usage.completion_tokens == chunks[-1].usage.completion_tokens == 30
+
+
 def test_the_events_themselves(server: Server) -> None:
     body = {"model": "tiny", "prompt": TEXT, "max_tokens": 40, "temperature": 0, "stream": True}
     response = server.post("/v1/completions", body)

@@ -7,6 +7,7 @@ speculation. All five answers are the same, and show what the field asks for.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def of_stream(chunks: list[Any], num: int) -> Told:
 def five(server: Server, chat: bool, asked: dict[str, Any]) -> Told:
     """The answer to a request, told five times."""
     prompt: dict[str, Any] = {"messages": HELLO} if chat else {"prompt": "The capital of France is"}
-    body = {"model": "tiny", "temperature": 0, "max_tokens": 12} | prompt | asked
+    body = {"model": "tiny", "temperature": 0, "max_tokens": 8} | prompt | asked
     if "max_completion_tokens" in asked:
         del body["max_tokens"]
     num = body.get("n") or 1
@@ -119,7 +120,7 @@ def extra(**fields: Any) -> dict[str, Any]:
 
 
 CASES: dict[str, tuple[dict[str, Any], Callable[[Told, Told], bool]]] = {
-    "nothing": ({}, lambda told, bare: told.completion_tokens == 12 and told.reasons == ("length",)),
+    "nothing": ({}, lambda told, bare: told.completion_tokens == 8 and told.reasons == ("length",)),
     "temperature": ({"temperature": 1.2, "seed": 1}, lambda told, bare: told.texts != bare.texts),
     "top_p": ({"temperature": 2.0, "seed": 1, "top_p": 1e-6}, lambda told, bare: told.texts == bare.texts),
     "top_k": ({"temperature": 2.0, "seed": 1} | extra(top_k=1), lambda told, bare: told.texts == bare.texts),
@@ -130,8 +131,8 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Told, Told], bool]]] = {
     "presence_penalty": ({"presence_penalty": 2.0, "max_tokens": 20}, lambda told, bare: bool(told.texts[0])),
     "frequency_penalty": ({"frequency_penalty": 2.0, "max_tokens": 20}, lambda told, bare: bool(told.texts[0])),
     "repetition_penalty": (extra(repetition_penalty=1.9), lambda told, bare: told.texts != bare.texts),
-    "min_tokens": (extra(min_tokens=11), lambda told, bare: told.completion_tokens >= 11),
-    "ignore_eos": (extra(ignore_eos=True), lambda told, bare: told.completion_tokens == 12),
+    "min_tokens": (extra(min_tokens=7), lambda told, bare: told.completion_tokens >= 7),
+    "ignore_eos": (extra(ignore_eos=True), lambda told, bare: told.completion_tokens == 8),
     "speculation": (extra(speculation={"max_k": 2}), lambda told, bare: told.texts == bare.texts),
     "user": ({"user": "somebody"}, lambda told, bare: told.texts == bare.texts),
     "prompt_logprobs": (
@@ -176,6 +177,34 @@ def test_fields_that_speak_of_the_answer(real: Server, bare: dict[bool, Told]) -
     assert five(real, chat, {"logit_bias": {str(token): -100}}).texts[0] != text
     ended = five(real, chat, extra(stop_token_ids=[token]))
     assert ended.reasons == ("stop",) and ended.texts[0] == before.rstrip(" ")
+
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "old": {"type": "boolean"}},
+    "required": ["city", "old"],
+    "additionalProperties": False,
+}
+FORMS: dict[str, tuple[dict[str, Any], str]] = {
+    "json_schema": (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}, "max_tokens": 60},
+        r'\{\s*"city"\s*:\s*"(Paris|Rome)"\s*,\s*"old"\s*:\s*(true|false)\s*\}',
+    ),
+    "json_object": ({"response_format": {"type": "json_object"}}, r"\{(.|\n)*"),
+    "text": ({"response_format": {"type": "text"}}, r"(.|\n)+"),
+    "json": (extra(structured_outputs={"json": {"const": "g"}}), '"g"'),
+    "regex": (extra(structured_outputs={"regex": r"[A-Z][a-z]{2,4}-\d"}), r"[A-Z][a-z]{2,4}-\d"),
+    "choice": (extra(structured_outputs={"choice": ["It falls", "It flies"]}), "It falls|It flies"),
+    "grammar": (extra(structured_outputs={"grammar": 'root ::= ("yes" | "no") [!?]'}), "(yes|no)[!?]"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_answer_has_its_form(real: Server, form: str) -> None:
+    asked, pattern = FORMS[form]
+    told = five(real, True, asked)
+    assert re.fullmatch(pattern, told.texts[0])
+    assert told.reasons == ("stop",) or form in ("json_object", "text")
 
 
 def test_logprobs_of_a_chat(real: Server) -> None:

@@ -18,11 +18,10 @@ from models.tool_templates import QWEN25_TOOLS
 from outpace.errors import ConfigError
 from outpace.models.text.chat_template import ChatTemplate
 from outpace.models.text.past_calls import with_argument_objects
-from outpace.models.text.tool_calls import ToolCall, parse_tool_calls
 from outpace.models.text.tool_formats import FORMATS, HERMES
-from outpace.server.conversation import MAX_SCHEMA_BYTES, ChosenTool, Tool
+from outpace.server.conversation import MAX_SCHEMA_BYTES
 from outpace.server.settings import ServerConfig, ToolParser
-from outpace.server.tools import FORCED, call_schema, resolve_format
+from outpace.server.tools import resolve_format
 from server.chain import END, make_chain, make_chain_drafter
 from server.running import Server, serving
 
@@ -234,9 +233,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "parameters": ({"tools": [tool(parameters=[])]}, "tools[0].function.parameters"),
     "deep": ({"tools": [tool(parameters=deep(30))]}, "tools[0].function.parameters"),
     "large": ({"tools": [tool(parameters={"a": "b" * MAX_SCHEMA_BYTES})]}, "tools[0].function.parameters"),
-    "strict": ({"tools": [tool(strict=True)]}, "tools[0].function.strict"),
-    "forced": ({"tool_choice": "required"}, "tool_choice"),
-    "named": ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
     "not there": ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
     "choice": ({"tool_choice": "any"}, "tool_choice"),
     "choice alone": ({"tools": None, "tool_choice": "auto"}, "tool_choice"),
@@ -288,15 +284,3 @@ def test_the_format_is_the_templates_or_the_users() -> None:
         resolve_format("llama3", "{{ messages }}")
     with pytest.raises(ConfigError, match="tool_parser is 'x'; there are auto, hermes"):
         ServerConfig(tool_parser="x")  # type: ignore[arg-type]
-
-
-def test_a_forced_call_is_a_list_that_is_read_as_calls() -> None:
-    tools = [Tool(**WEATHER), Tool(**CLOCK)]
-    schema = call_schema(tools, None, 5)
-    assert schema["maxItems"] == 5 and len(schema["items"]["anyOf"]) == 2
-    named = ChosenTool(type="function", function={"name": "clock"})
-    (only,) = call_schema(tools, named, 5)["items"]["anyOf"]
-    assert only["properties"] == {"name": {"const": "clock"}, "arguments": {"type": "object"}}
-    text = '[{"name": "clock", "arguments": {}}, {"name": "weather", "arguments": {"city": "]"}}]'
-    calls = (ToolCall("clock", "{}"), ToolCall("weather", '{"city": "]"}'))
-    assert parse_tool_calls(text, FORCED, {"weather", "clock"}) == ("", calls)

@@ -43,6 +43,7 @@ class Answering:
     num_prompts: tuple[int, ...]
     """Tokens of each prompt."""
     include_usage: bool
+    continuous_usage: bool
     reader: Reader
 
     def usage(self) -> dict[str, Any]:
@@ -81,14 +82,16 @@ class Answering:
 
     async def events(self) -> AsyncIterator[bytes]:
         """The events of a stream, in OpenAI's order; an error that comes too late for a status is the last event."""
-        for index in range(len(self.submission.jobs)):
+        told = [0] * len(self.submission.jobs)
+        for index in range(len(told)):
             for choice in self.envelope.format.opening(index):
-                yield self._event([choice])
+                yield self._event([choice], 0)
         try:
             async for place, piece in self.submission:
                 self._note_first()
+                told[place] += len(piece.token_ids)
                 for choice in self._choices(place, piece):
-                    yield self._event([choice])
+                    yield self._event([choice], sum(told))
         except (OutpaceError, TimeoutError) as error:
             refusal = api_errors.of(error)
             facts_of(self.request.scope)["error"] = str(refusal)
@@ -104,9 +107,16 @@ class Answering:
         said = [form.said(place, part)] if part.told else []
         return said if part.finish_reason is None else [*said, form.closing(place, part.finish_reason)]
 
-    def _event(self, choices: list[dict[str, Any]]) -> bytes:
+    def _event(self, choices: list[dict[str, Any]], num_told: int) -> bytes:
+        """A chunk; `num_told` tokens were told, this one's among them, of those that the engine has said."""
         chunk = self.envelope.chunk(choices)
-        return _data(chunk | {"usage": None} if self.include_usage else chunk)
+        if self.continuous_usage:
+            so_far = self.usage()
+            counts = {"completion_tokens": num_told, "total_tokens": so_far["prompt_tokens"] + num_told}
+            chunk["usage"] = so_far | counts
+        elif self.include_usage:
+            chunk["usage"] = None
+        return _data(chunk)
 
     def _note_first(self) -> None:
         facts_of(self.request.scope).note_first_token()

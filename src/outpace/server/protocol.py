@@ -32,6 +32,9 @@ class MaxK(Strict):
 
 class StreamOptions(Strict):
     include_usage: bool = False
+    """A last chunk with the usage, and null in all others."""
+    continuous_usage_stats: bool = False
+    """vLLM's name: the usage so far in every chunk that has choices."""
 
 
 class Sampling(Strict):
@@ -78,6 +81,10 @@ class Asked(Sampling):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     @property
     def most_tokens(self) -> int | None:

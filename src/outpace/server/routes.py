@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,7 @@ from outpace.server.reading import Reader
 from outpace.server.recent import Recent
 from outpace.server.sampling import choices, params_of, refused
 from outpace.server.texts import Texts
-from outpace.server.tools import Offer, offer_of, params_under
+from outpace.server.tools import Offer, blamed, offer_of, params_under
 
 STATE_FIELDS = ("pages", "k", "why", "break_even", "break_even_k", "control", "graphs", "phases", "preempted")
 
@@ -65,12 +66,12 @@ def router(backend: Backend) -> APIRouter:
     @routes.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
         _check_model(backend, body.model)
+        offer = offer_of(body, backend.tool_form)
         try:
-            offer = offer_of(body, backend.tool_form)
             prompt = await _chat_ids(backend, body.messages, None if offer is None else offer.tools)
             return await _answer(backend, request, body, [prompt], ChatFormat(), offer)
         except RequestError as error:
-            raise refused(error, body) from error
+            raise await asyncio.to_thread(blamed, error, offer) or refused(error, body) from error
 
     @routes.post("/v1/completions", response_model=None)
     async def complete(body: CompletionRequest, request: Request) -> Response:
@@ -165,7 +166,7 @@ async def _answer(
         facts_of(request.scope)["user"] = asked.user
     wanted: list[tuple[list[int], SamplingParams]] = []
     for prompt in prompts:
-        params = params_under(params_of(asked, _room(backend, len(prompt))), offer)
+        params = params_under(params_of(asked, _room(backend, len(prompt))), offer, backend.texts.special_id)
         wanted += [(prompt, choice) for choice in choices(params, num_choices)]
     answering = Answering(
         request=request,
@@ -173,6 +174,7 @@ async def _answer(
         submission=backend.client.submit(wanted, backend.request_timeout, () if offer is None else offer.form.special),
         num_prompts=tuple(map(len, prompts)),
         include_usage=asked.include_usage,
+        continuous_usage=asked.continuous_usage,
         reader=Reader(
             spell=backend.texts.spell,
             echoed=await _echoed(backend, prompts, num_choices) if asked.echoes else None,

@@ -89,6 +89,10 @@ class Texts:
         """The text of one token, special ones too; U+FFFD for a part of a character, nothing without a tokenizer."""
         return "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special=False)
 
+    def special_id(self, token: str) -> int | None:
+        """The id of a token that texts leave out as special; None for any other text."""
+        return None if self._tokenizer is None else self._tokenizer.special_id(token)
+
     def _required(self) -> Tokenizer:
         if self._tokenizer is None:
             raise RequestError("the model came without a tokenizer: give the prompt as token ids, to /v1/completions")

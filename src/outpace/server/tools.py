@@ -1,21 +1,41 @@
-"""The tools of one request: whether they can be offered, how calls of them are spelled, what a forced one must be."""
+"""The tools of one request: whether they can be offered, and what their calls hold an answer to.
+
+Calls are held to the schemas of their tools where one is forced and where a tool is `strict`; a forced call to the
+schema of every tool, strict or not. Where the answer is to be JSON, and tools are offered beside it, it is either calls
+or that JSON.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outpace.config import SamplingParams
-from outpace.errors import ConfigError
+from outpace.engine.grammars.compiler import complaint
+from outpace.errors import ConfigError, RequestError
+from outpace.grammar import Grammar
 from outpace.models.text.tool_calls import MAX_CALLS
 from outpace.models.text.tool_formats import FORMATS, ToolFormat, tool_format
+from outpace.schema_keywords import check_schema
 from outpace.server.api_errors import ApiError
+from outpace.server.call_grammar import CallGrammar, SpecialId
 from outpace.server.conversation import ChosenTool, Tool
 from outpace.server.protocol import ChatRequest
 
-FORCED = ToolFormat(name="forced", opening="[", closing="]", separator=",")
-"""How calls come under `call_schema`, whatever the model's own spelling: a JSON list of them and nothing else."""
+ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """A tool that an answer may call."""
+
+    name: str
+    field: str
+    """Of the request, where its parameters stand."""
+    schema: dict[str, Any] | None
+    """That its arguments are held to; None if they are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +46,15 @@ class Offer:
     """How its calls are spelled."""
     tools: tuple[dict[str, Any], ...]
     """As the chat template takes them."""
-    names: frozenset[str]
+    called: tuple[Called, ...]
     most_calls: int
     """Further ones are not told."""
-    schema: dict[str, Any] | None = None
-    """What the whole answer must be, spelled as `FORCED`; None leaves it to the model whether it calls."""
+    forced: bool
+    """The answer is to be calls."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self.called)
 
 
 def resolve_format(parser: str, chat_template: str | None) -> ToolFormat | None:
@@ -72,50 +96,81 @@ def offer_of(asked: ChatRequest, form: ToolFormat | None) -> Offer | None:
             f"({', '.join(FORMATS)}): leave tools out; if the model does write one of these, see --tool-parser",
             "tools",
         )
-    most_calls = 1 if asked.parallel_tool_calls is False else MAX_CALLS
-    named = choice if isinstance(choice, ChosenTool) else None
+    named = isinstance(choice, ChosenTool)
+    forced = choice != "auto"
     return Offer(
-        form=form if choice == "auto" else FORCED,
+        form=form,
         tools=tuple(tool.plain() for tool in asked.tools),
-        names=frozenset(tool.function.name for tool in asked.tools),
-        most_calls=most_calls,
-        schema=None if choice == "auto" else call_schema(asked.tools, named, most_calls),
+        called=tuple(
+            _called(tool, f"tools[{place}].function.parameters", held=forced or bool(tool.function.strict))
+            for place, tool in enumerate(asked.tools)
+            if not isinstance(choice, ChosenTool) or tool.function.name == choice.function.name
+        ),
+        most_calls=1 if named or asked.parallel_tool_calls is False else MAX_CALLS,
+        forced=forced,
     )
 
 
-def params_under(params: SamplingParams, offer: Offer | None) -> SamplingParams:
+def params_under(params: SamplingParams, offer: Offer | None, special_id: SpecialId) -> SamplingParams:
     """Parameters with which the answer is what the offer demands.
 
     Raises:
-        ApiError: it demands calls, and nothing here can hold a model to that yet.
+        ApiError: something else that was asked for contradicts it, or it is too much for a grammar.
     """
-    if offer is None or offer.schema is None:
+    if offer is None:
         return params
-    raise _refused('tool_choice may be "none" or "auto": forcing a call needs a grammar', "tool_choice")
+    other = params.grammar
+    if offer.forced and other is not None:
+        raise _refused(
+            "tool_choice forces a call, which leaves no room for response_format or structured_outputs: leave them out",
+            "tool_choice",
+        )
+    if other is not None and other.kind != "json_schema":
+        raise _refused(
+            f"a {other.kind} and tools exclude each other, for only JSON can be offered beside calls: "
+            'leave one out, or set tool_choice to "none"',
+            "structured_outputs",
+        )
+    if not (offer.forced or other or any(tool.schema is not None for tool in offer.called)):
+        return params
+    calls = [(tool.name, tool.schema or ANY_ARGUMENTS) for tool in offer.called]
+    rules = CallGrammar(offer.form, calls, offer.most_calls, special_id)
+    try:
+        if other is not None:
+            return replace(params, grammar=rules.or_json(json.loads(other.source)))
+        return replace(params, grammar=rules.forced() if offer.forced else rules.free())
+    except RequestError as error:
+        raise _refused(f"tools: as a grammar they are too large: {error}", "tools") from error
 
 
-def call_schema(tools: Sequence[Tool], choice: ChosenTool | None, most_calls: int) -> dict[str, Any]:
-    """The JSON schema of an answer that must be calls, spelled as `FORCED`.
+def blamed(error: RequestError, offer: Offer | None) -> ApiError | None:
+    """The tool whose parameters a grammar could not be made of; None if it is none's fault."""
+    if offer is None or not str(error).startswith("grammar"):
+        return None
+    for tool in offer.called:
+        said = None if tool.schema is None else complaint(Grammar.json_schema(tool.schema))
+        if said is not None:
+            return _unfit(tool.name, tool.field, said)
+    return None
 
-    Args:
-        tools: what there is.
-        choice: the one to be called; None leaves it to the model.
-        most_calls: how many there may be; there is at least one.
+
+def _called(tool: Tool, field: str, *, held: bool) -> Called:
+    """Arguments that are held to nothing may be any object.
+
+    Raises:
+        ApiError: they are to be held to what no grammar honours.
     """
-    named = [tool for tool in tools if choice is None or tool.function.name == choice.function.name]
-    calls = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"const": tool.function.name},
-                "arguments": {"type": "object"} if tool.function.parameters is None else tool.function.parameters,
-            },
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for tool in named
-    ]
-    return {"type": "array", "minItems": 1, "maxItems": 1 if choice else most_calls, "items": {"anyOf": calls}}
+    name, parameters = tool.function.name, tool.function.parameters
+    if not held:
+        return Called(name=name, field=field, schema=None)
+    schema = ANY_ARGUMENTS | (parameters or {})
+    if schema["type"] != "object":
+        raise _unfit(name, field, f'their type is {schema["type"]!r:.60}; it must be "object"')
+    try:
+        check_schema(schema)
+    except RequestError as error:
+        raise _unfit(name, field, str(error)) from error
+    return Called(name=name, field=field, schema=schema)
 
 
 def _check_tools(tools: Sequence[Tool]) -> None:
@@ -125,17 +180,17 @@ def _check_tools(tools: Sequence[Tool]) -> None:
         if name in names:
             raise _refused(f"two tools are called {name!r}; names must differ", f"tools[{place}].function.name")
         names.add(name)
-        if tool.function.strict:
-            raise _refused(
-                "strict arguments need a grammar, which this server does not have: leave strict out",
-                f"tools[{place}].function.strict",
-            )
 
 
 def _check_named(choice: ChosenTool, tools: Sequence[Tool]) -> None:
     name = choice.function.name
     if all(tool.function.name != name for tool in tools):
         raise _refused(f"tool_choice names {name!r:.100}, which is not among tools", "tool_choice")
+
+
+def _unfit(name: str, field: str, said: str) -> ApiError:
+    remedy = 'without strict, and with tool_choice "auto", they are not enforced'
+    return _refused(f"calls of the tool {name!r} cannot be held to its parameters: {said} ({remedy})", field)
 
 
 def _refused(message: str, param: str) -> ApiError:

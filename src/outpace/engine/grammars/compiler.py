@@ -21,7 +21,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, Token
 from llguidance.gbnf_to_lark import any_to_lark
 
 from outpace.errors import RequestError
-from outpace.grammar import Grammar
+from outpace.grammar import Grammar, json_rule
 from outpace.models.text.tokenizer import Tokenizer
 
 MAX_KEPT = 64
@@ -29,8 +29,6 @@ MAX_KEPT = 64
 COMPILE_S = 10.0
 """Longest wait for one."""
 NUM_THREADS = 2
-SPACES = r"[ \t\n\r]{0,16}"
-"""Between the parts of a JSON text: without a bound, a weak model may write spaces for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,13 @@ class Compiler:
         self._vocabulary: LLTokenizer | None = None
         self._executor: LLExecutor | None = None
 
+    def warm(self) -> Future[Any]:
+        """Begins with what all grammars need of the vocabulary, which takes a second or more the first time.
+
+        Its error, where there can be no grammars, is also that of each request that has one.
+        """
+        return self._threads.submit(self._tools)
+
     def begin(self, grammar: Grammar) -> Future[Compiled]:
         """Compiles it, unless that was done or begun already. Its error is a RequestError."""
         if grammar not in self._kept:
@@ -87,10 +92,7 @@ class Compiler:
 
     def _compile(self, grammar: Grammar) -> Compiled:
         vocabulary, executor = self._tools()
-        limits = LLParserLimits(
-            max_items_in_row=10_000, max_lexer_states=25_000, max_grammar_size=100_000, verbose_errors=False
-        )
-        start = LLMatcher(vocabulary, _source(grammar), log_level=0, limits=limits)
+        start = LLMatcher(vocabulary, _source(grammar), log_level=0, limits=_limits())
         first = start.deep_copy()
         words = np.frombuffer(first.compute_bitmask(), dtype=np.uint8)
         if error := start.get_error() or first.get_error():
@@ -141,8 +143,7 @@ def _source(grammar: Grammar) -> str:
 def _rules(grammar: Grammar) -> str:
     match grammar.kind:
         case "json_schema":
-            schema = json.loads(grammar.source) | {"x-guidance": {"whitespace_pattern": SPACES}}
-            return f"start: %json {json.dumps(schema)}"
+            return f"start: {json_rule(json.loads(grammar.source))}"
         case "regex":
             return f"start: /{regex_to_lark(grammar.source, '')}/"
         case "choice":
@@ -159,6 +160,18 @@ def _lark(rules: str) -> str:
     except Exception as error:  # the converter has errors of many kinds
         raise RequestError(f"grammar: it cannot be read as EBNF: {reason(str(error))}") from error
     return lark
+
+
+def complaint(grammar: Grammar) -> str | None:
+    """What the library has against a grammar, whatever the vocabulary; None if nothing."""
+    wrong, said = LLMatcher.validate_grammar_with_warnings(_source(grammar), limits=_limits())
+    return f"grammar: {reason(said[0])}" if wrong else None
+
+
+def _limits() -> LLParserLimits:
+    return LLParserLimits(
+        max_items_in_row=10_000, max_lexer_states=25_000, max_grammar_size=100_000, verbose_errors=False
+    )
 
 
 def too_slow() -> RequestError:

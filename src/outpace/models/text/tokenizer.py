@@ -101,6 +101,11 @@ class Tokenizer:
         """
         return token_bytes(self.backend, self._skipped)
 
+    def special_id(self, token: str) -> int | None:
+        """The id of a token that decoding leaves out as special; None for any other text."""
+        found: int | None = self.backend.token_to_id(token)
+        return found if found in self._skipped else None
+
     def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **options: Any) -> str:
         """The prompt text of a conversation: see `ChatTemplate.render`, which takes the options.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class ToolFormat:
     """An answer may also begin with the first call, without the opening."""
     named: bool = False
     """A call may also be spelled `name[ARGS]{…}`."""
+    key: Literal["arguments", "parameters"] = "arguments"
+    """What a call's arguments stand under."""
     special: tuple[str, ...] = ()
     """Tokens that decoding leaves out as special, and that are to be kept in the text: `Answer(…, kept=…)`."""
 
@@ -43,6 +45,7 @@ LLAMA3 = ToolFormat(
     opening="<|python_tag|>",
     separator=";",
     bare=True,
+    key="parameters",
     special=("<|python_tag|>",),
 )
 """Llama 3.1 and later: the whole answer is a call, or several with semicolons between them."""
