@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.lab.profile.record import Part, ProfileRecord, Slowdown, Speed, launch_ms, way_of
+from outpace.lab.profile.record import Paired, Part, ProfileRecord, Speed, launch_ms, way_of
 
 SERVED = {
     ("draft", "attention"): (0.03, 5),
@@ -31,7 +31,7 @@ def gpu_profile() -> ProfileRecord:
         {"draft": 0.67, "verify": 4.30, "accept": 0.03},
         0.025,
         _parts(1.0),
-        Slowdown(median=0.004, low=-0.001, high=0.008),
+        Paired(median=0.004, low=-0.001, high=0.008),
     )
     eager = way_of(
         "eager",
@@ -39,7 +39,7 @@ def gpu_profile() -> ProfileRecord:
         {"draft": 3.1, "verify": 16.9, "accept": 0.5},
         0.4,
         _parts(4.0),
-        Slowdown(median=0.02, low=0.01, high=0.03),
+        Paired(median=0.02, low=0.01, high=0.03),
     )
     plain = Speed(tok_s=232.5, low=231.0, high=233.0, tokens=1000, cycles=1000, seconds=4.301)
     return ProfileRecord(
@@ -58,7 +58,7 @@ def gpu_profile() -> ProfileRecord:
         why_one_way=None,
         launch_ms=launch_ms((graph, eager)),
         plain=plain,
-        speedup=graph.speed.tok_s / plain.tok_s,
+        speedup=Paired(median=2.21, low=2.19, high=2.24),
         break_even=graph.cycle_ms / plain.cycle_ms,
         acceptance_at=(0.8, 0.7, 0.6),
         limits_ms={

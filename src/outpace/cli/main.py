@@ -24,6 +24,7 @@ COMMANDS = {
     "bench": "the speed of any OpenAI-compatible server, as its clients see it",
     "compare": "two servers, settings or commits, interleaved: faster, slower, equivalent, or not known yet",
     "profile": "where the time of a cycle goes, until it adds up to what a client sees",
+    "report": "results of other commands as one HTML file that opens offline",
     "breakeven": "whether speculation pays, by arithmetic on figures that you give",
     "doctor": "what a server's log says about its speculation: does it pay, what costs it, what to change",
     "train": "train an EAGLE-3 drafter on answers that the target itself writes",

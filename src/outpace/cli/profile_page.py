@@ -3,110 +3,66 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 
-from outpace.lab.profile.parts import PARTS
-from outpace.lab.profile.record import PHASES, ProfileRecord, Way
+from outpace.lab.profile.record import ProfileRecord, Way
+from outpace.lab.profile.table import heading, rows, said
 
 WIDTH = 100
 NAME = 26
-FAR = 99
+WIDTHS = (8, 10, 9, 9)
+"""Of the columns behind the times."""
 
 
 def lines(record: ProfileRecord) -> list[str]:
     """For people."""
-    way = record.served
+    first, *others = heading(record)
     return [
         f"{record.model} on {record.device}, {record.dtype}, k {record.k}, one stream, context {record.context:,.0f} "
         f"on average, {record.num_rounds} rounds of {record.prompts} answers",
         "",
-        *_client(way),
+        _client(record.served),
         "",
-        _heading(record),
-        *_table(record),
+        _line(first, others, len(record.ways)),
+        *(_line("  " * row.depth + row.name, row.cells, len(record.ways)) for row in rows(record)),
+        *_launch(record),
         "",
         *_below(record),
     ]
 
 
-def _client(way: Way) -> list[str]:
+def _client(way: Way) -> str:
     speed = way.speed
-    return [
+    return (
         f"client {speed.tok_s:.1f} tok/s ({speed.low:.1f} … {speed.high:.1f} by round) = accept length "
         f"{way.accept_length:.3f} ÷ cycle {way.cycle_ms:.3f} ms"
-    ]
+    )
 
 
-def _heading(record: ProfileRecord) -> str:
-    ways = [f"{'as graphs' if way.how == 'graph' else 'eagerly':>11}" for way in record.ways]
-    return f"{'ms a cycle':{NAME}}{''.join(ways)}{'share':>8}{'limit':>10}{'× limit':>9}{'calls':>9}"
+def _line(name: str, cells: tuple[str, ...] | list[str], num_ways: int) -> str:
+    widths = (11,) * num_ways + WIDTHS
+    return f"{name:{NAME}}{''.join(f'{cell:>{width}}' for cell, width in zip(cells, widths, strict=True))}".rstrip()
 
 
-def _table(record: ProfileRecord) -> list[str]:
-    rows = [_row(record, "cycle", [way.cycle_ms for way in record.ways])]
-    for phase in PHASES:
-        if not any(way.phases_ms.get(phase) for way in record.ways):
-            continue
-        limit = sum(record.limits_ms.get(phase, {}).values()) or None
-        rows.append(_row(record, f"  {phase}", [way.phases_ms.get(phase) for way in record.ways], limit))
-        rows += _parts(record, phase)
-    rows.append(_row(record, "  gaps between cycles", [way.gaps_ms for way in record.ways]))
-    rows.append(_row(record, "  unexplained", [way.unexplained_ms for way in record.ways]))
-    if record.launch_ms is not None:
-        verify = record.launch_ms["verify"]
-        rows.append(f"{'launch cost of a verify':{NAME}}{verify:>22.3f}   eagerly, less as graphs")
-    return rows
-
-
-def _parts(record: ProfileRecord, phase: str) -> list[str]:
-    """Of a phase that was taken apart."""
-    limits, rows = record.limits_ms.get(phase, {}), []
-    for name in PARTS:
-        values = [way.part_ms(phase, name) for way in record.ways]
-        if any(value is not None for value in values):
-            count = next((p.count for p in record.served.parts if (p.phase, p.name) == (phase, name)), None)
-            rows.append(_row(record, f"    {name}", values, limits.get(name), count))
-    if rows:
-        rows.append(_row(record, "    in no part", [way.in_no_part_ms(phase) for way in record.ways]))
-    return rows
-
-
-def _row(
-    record: ProfileRecord,
-    name: str,
-    values: Sequence[float | None],
-    limit_ms: float | None = None,
-    count: float | None = None,
-) -> str:
-    times = "".join(f"{'':>11}" if value is None else f"{value:>11.3f}" for value in values)
-    first = values[0]
-    share = "" if first is None else f"{first / record.served.cycle_ms:.1%}"
-    limit = "" if limit_ms is None else f"{limit_ms:.3f}"
-    over = _over(first, limit_ms)
-    calls = f"{count:.0f}" if count else ""
-    return f"{name:{NAME}}{times}{share:>8}{limit:>10}{over:>9}{calls:>9}".rstrip()
-
-
-def _over(ms: float | None, limit_ms: float | None) -> str:
-    """How many times the limit; far beyond it the part is not bound by bytes, and the number would say nothing."""
-    if ms is None or not limit_ms:
-        return ""
-    return f"{ms / limit_ms:.2f}" if ms < FAR * limit_ms else f"> {FAR}"
+def _launch(record: ProfileRecord) -> list[str]:
+    if record.launch_ms is None:
+        return []
+    verify = record.launch_ms["verify"]
+    return [f"{'launch cost of a verify':{NAME}}{verify:>22.3f}   eagerly, less as graphs"]
 
 
 def _below(record: ProfileRecord) -> list[str]:
     """What stands under the table."""
     found = []
     if record.plain is not None and record.break_even is not None and record.speedup is not None:
-        plain, pays = record.plain, "pays" if record.speedup > 1.0 else "does not pay"
+        plain, ratio = record.plain, record.speedup
+        span = "" if ratio.low is None else f" ({ratio.low:.2f} … {ratio.high:.2f})"
         found.append(
             f"plain step {plain.cycle_ms:.3f} ms, {plain.tok_s:.1f} tok/s ({plain.low:.1f} … {plain.high:.1f}): "
-            f"break-even accept length {record.break_even:.2f}; speculation {pays}, {record.speedup:.2f}×"
+            f"break-even accept length {record.break_even:.2f}; speculation {said(ratio)}, {ratio.median:.2f}×{span}"
         )
     if record.acceptance_at:
-        found.append(
-            "acceptance by position, given those before: " + " ".join(f"{a:.2f}" for a in record.acceptance_at)
-        )
+        accepted = " ".join(f"{chance:.2f}" for chance in record.acceptance_at)
+        found.append(f"acceptance by position, given those before: {accepted}")
     found += [
         f"watching cost {_slowdown(way)}{' of the eager run' if place else ''}" for place, way in enumerate(record.ways)
     ]

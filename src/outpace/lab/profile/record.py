@@ -51,8 +51,8 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slowdown:
-    """What profiling cost the profiled run: 0.01 is 1%. Bounds are None of too few rounds."""
+class Paired:
+    """A ratio taken within rounds, with its 95% interval; None where too few rounds were run."""
 
     median: float
     low: float | None
@@ -75,7 +75,8 @@ class Way:
     unexplained_share: float
     """Of the cycle."""
     parts: tuple[Part, ...]
-    slowdown: Slowdown
+    slowdown: Paired
+    """What watching cost the watched run: 0.01 is 1%."""
 
     def part_ms(self, phase: str, name: str) -> float | None:
         """None where the profiled run showed none."""
@@ -113,7 +114,7 @@ class ProfileRecord:
     """By phase, what running operation by operation costs over graphs; None where only one was run."""
     plain: Speed | None
     """Plain decoding in the same rounds; None where that is what was profiled."""
-    speedup: float | None
+    speedup: Paired | None
     """Over plain decoding."""
     break_even: float | None
     """Accept length, at this cycle."""
@@ -150,7 +151,7 @@ def way_of(
     phases_ms: Mapping[str, float],
     gaps_ms: float,
     parts: tuple[Part, ...],
-    slowdown: Slowdown,
+    slowdown: Paired,
 ) -> Way:
     """Reconciles: what phases and gaps leave of the client's cycle is unexplained, below 0 where they are longer."""
     unexplained = speed.cycle_ms - sum(phases_ms.values()) - gaps_ms

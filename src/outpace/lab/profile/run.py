@@ -16,7 +16,7 @@ from outpace.lab.part_limits import cycle_parts
 from outpace.lab.profile import contenders
 from outpace.lab.profile.contenders import Ask, Contender, Seen
 from outpace.lab.profile.parts import OTHER, PARTS
-from outpace.lab.profile.record import PHASES, SCHEMA, How, Part, ProfileRecord, Slowdown, Speed, Way, launch_ms, way_of
+from outpace.lab.profile.record import PHASES, SCHEMA, How, Paired, Part, ProfileRecord, Speed, Way, launch_ms, way_of
 from outpace.lab.profile.trace import BETWEEN
 from outpace.lab.rates import Rates, measure_rates
 from outpace.lab.rounds import interleave, paired_ratio
@@ -109,7 +109,7 @@ def profile(
         why_one_way=None if EAGER in seen else _why_one_way(llm),
         launch_ms=launch_ms(ways),
         plain=plain,
-        speedup=None if plain is None else served.speed.tok_s / plain.tok_s,
+        speedup=_speedup(seen),
         break_even=None if plain is None else served.cycle_ms / plain.cycle_ms,
         acceptance_at=_acceptance(seen[SERVED]),
         limits_ms=limits,
@@ -149,19 +149,30 @@ def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen]) -> Way:
         for name in PARTS
         if (phase, name) in time
     )
-    ratio = paired_ratio([each.cycle_s for each in watched], [each.cycle_s for each in seen])
-    low, high = ratio.bounds or (None, None)
     return way_of(
         how,
         _speed(seen),
         {name: 1e3 * seconds for name, seconds in phases.items()},
         1e3 * fmean(gap for gap in gaps if gap is not None),
         parts,
-        Slowdown(
-            median=ratio.value - 1.0,
-            low=None if low is None else low - 1.0,
-            high=None if high is None else high - 1.0,
-        ),
+        _paired([each.cycle_s for each in watched], [each.cycle_s for each in seen], less=1.0),
+    )
+
+
+def _speedup(seen: Mapping[str, Sequence[Seen]]) -> Paired | None:
+    """Over plain decoding, within rounds."""
+    if PLAIN not in seen:
+        return None
+    return _paired([each.tok_s for each in seen[SERVED]], [each.tok_s for each in seen[PLAIN]])
+
+
+def _paired(above: Sequence[float], below: Sequence[float], less: float = 0.0) -> Paired:
+    ratio = paired_ratio(above, below)
+    low, high = ratio.bounds or (None, None)
+    return Paired(
+        median=ratio.value - less,
+        low=None if low is None else low - less,
+        high=None if high is None else high - less,
     )
 
 
