@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from cli.golden import DATA
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
+from lab.records import gpu_profile
 from outpace.cli.main import main
+from outpace.lab.bench.record import to_json
 from server.models import make_model
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "lab.md"
@@ -49,20 +54,34 @@ def test_a_command_of_the_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("profile.json").write_text(to_json(gpu_profile()))
+    for name in ("bench.json", "breakeven.json", "doctor.json"):
+        shutil.copy(DATA / name, name)
     Path("questions.jsonl").write_text("".join(json.dumps(f"What is {n} times {n}?") + "\n" for n in range(40)))
     words = shlex.split(command)[1:]
     if words[0] == "compare":  # one model is started by a command of bench; two more would take long
         words = [stand_ins["http://localhost:8000"] if word.startswith("smollm2") else word for word in words]
+    if words[0] == "profile":
+        words = [stand_ins["smollm2"].split()[0] if word == "smollm2" else word for word in words]
     for name, here in stand_ins.items():
         words = [word.replace(name, here) for word in words]
     assert main(words) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
-    assert shown
+    assert shown or Path("report.html").stat().st_size > 5000
     if words[0] == "bench" and "smollm2" in command:
         assert "(outpace)" in shown and "accept length 1.000 by its answers" in shown, "no drafter: a token a step"
     if "--json" in words:
-        assert json.loads(shown)["schema"] == 1 and Path("requests.csv").is_file()
+        assert json.loads(shown)["schema"] == 1
+    for flag in ("--csv", "--trace"):
+        assert flag not in words or Path(words[words.index(flag) + 1]).is_file()
 
 
-def test_the_page_has_both_commands() -> None:
-    assert {shlex.split(command)[1] for command in COMMANDS} == {"bench", "compare"}
+def test_the_page_has_the_commands() -> None:
+    assert {shlex.split(command)[1] for command in COMMANDS} >= {"bench", "compare", "profile", "report"}
+
+
+def test_the_picture_is_there() -> None:
+    """Small enough for a repository."""
+    (name,) = re.findall(r"\]\((\S+\.png)\)", PAGE.read_text(encoding="utf-8"))
+    picture = (PAGE.parent / name).read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) < 200_000

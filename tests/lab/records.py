@@ -61,6 +61,7 @@ def gpu_profile() -> ProfileRecord:
         speedup=Paired(median=2.21, low=2.19, high=2.24),
         break_even=graph.cycle_ms / plain.cycle_ms,
         acceptance_at=(0.8, 0.7, 0.6),
+        judged_at=(1000, 800, 560),
         limits_ms={
             "draft": {"attention": 0.003, "linear layers": 0.3, "head": 0.18, "sampling": 0.0001},
             "verify": {"attention": 0.03, "linear layers": 3.24, "norms": 0.0001, "head": 0.24, "fusion": 0.023},

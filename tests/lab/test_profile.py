@@ -96,7 +96,7 @@ def slowed(module: Any, seconds: float) -> Any:
 
 def test_without_a_drafter_a_cycle_is_a_plain_step() -> None:
     record = profiled(small(k=0))
-    assert record.plain is None and record.break_even is None and record.acceptance_at == ()
+    assert record.plain is None and record.break_even is None and record.acceptance_at == record.judged_at == ()
     assert record.served.accept_length == 1.0
     assert not [part for part in record.served.parts if part.phase == "draft"]
 

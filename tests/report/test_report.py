@@ -223,9 +223,9 @@ def test_any_text_is_text(text: str) -> None:
 
 def test_sentences_of_a_profile() -> None:
     pays, why, trust = told(real(gpu_profile()))
-    assert pays == "Speculation pays for a model on cuda: 514.9 tok/s against 232.5 plain, 2.21×."
+    assert pays == "Speculation pays for a model on cuda: 514.9 tok/s against 232.5 plain, 2.21× (2.19 … 2.24)."
     assert why == "Verify takes 85% of a cycle of 5.0 ms; a cycle brings 2.60 tokens and breaks even at 1.17."
-    assert trust == "The parts add up: 0.5% of the cycle is unexplained, and watching it cost +0.4%."
+    assert trust == "The parts add up: 0.5% of the cycle is unexplained, and watching it cost +0.4% (-0.1% … +0.8%)."
     slow = real(gpu_profile(), speedup=Paired(median=0.9, low=0.85, high=0.95))
     assert told(slow)[0].startswith("Speculation costs speed for a model")
     unsure = real(gpu_profile(), speedup=Paired(median=1.1, low=0.9, high=1.3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from outpace.lab.profile.record import ProfileRecord, Way
-from outpace.lab.profile.table import heading, rows, said
+from outpace.lab.profile.table import cost, heading, rows, said, times
 
 WIDTH = 100
 NAME = 26
@@ -55,16 +55,17 @@ def _below(record: ProfileRecord) -> list[str]:
     found = []
     if record.plain is not None and record.break_even is not None and record.speedup is not None:
         plain, ratio = record.plain, record.speedup
-        span = "" if ratio.low is None else f" ({ratio.low:.2f} … {ratio.high:.2f})"
         found.append(
             f"plain step {plain.cycle_ms:.3f} ms, {plain.tok_s:.1f} tok/s ({plain.low:.1f} … {plain.high:.1f}): "
-            f"break-even accept length {record.break_even:.2f}; speculation {said(ratio)}, {ratio.median:.2f}×{span}"
+            f"break-even accept length {record.break_even:.2f}; speculation {said(ratio)}, {times(ratio)}"
         )
     if record.acceptance_at:
-        accepted = " ".join(f"{chance:.2f}" for chance in record.acceptance_at)
+        pairs = zip(record.acceptance_at, record.judged_at, strict=True)
+        accepted = ", ".join(f"{chance:.2f} of {judged}" for chance, judged in pairs)
         found.append(f"acceptance by position, given those before: {accepted}")
     found += [
-        f"watching cost {_slowdown(way)}{' of the eager run' if place else ''}" for place, way in enumerate(record.ways)
+        f"watching cost {cost(way.slowdown)}{' of the eager run' if place else ''}"
+        for place, way in enumerate(record.ways)
     ]
     found.append(f"parts are seen by {record.seen_by}; 'in no part' is the phase, unwatched, less its parts, watched")
     if record.why_no_limits is None:
@@ -76,10 +77,3 @@ def _below(record: ProfileRecord) -> list[str]:
     found += [f"other: {name} {ms:.4f} ms" for name, ms in record.unknown.items()]
     found += record.notes
     return [line for text in found for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
-
-
-def _slowdown(way: Way) -> str:
-    found = way.slowdown
-    if found.low is None or found.high is None:
-        return f"{found.median:+.1%}"
-    return f"{found.median:+.1%} ({found.low:+.1%} … {found.high:+.1%})"

@@ -120,6 +120,8 @@ class ProfileRecord:
     """Accept length, at this cycle."""
     acceptance_at: tuple[float, ...]
     """How often the draft at each place stood, given that those before it did."""
+    judged_at: tuple[int, ...]
+    """How many drafts that is of, at each place."""
     limits_ms: dict[str, dict[str, float]]
     """By phase and part: the least that reading its bytes, or multiplying, takes."""
     why_no_limits: str | None

@@ -92,6 +92,7 @@ def profile(
     ways = [served, *([_way("eager", seen[EAGER], seen[EAGER_SEEN])] if EAGER in seen else [])]
     plain = _speed(seen[PLAIN]) if PLAIN in seen else None
     context = fmean(window.context for each in seen[SERVED] for window in each.windows)
+    stood_of_tried = _acceptance(seen[SERVED])
     limits, why_no_limits = _limits(llm, rates, round(context))
     return ProfileRecord(
         kind="profile",
@@ -111,7 +112,8 @@ def profile(
         plain=plain,
         speedup=_speedup(seen),
         break_even=None if plain is None else served.cycle_ms / plain.cycle_ms,
-        acceptance_at=_acceptance(seen[SERVED]),
+        acceptance_at=tuple(stood / tried if tried else 0.0 for stood, tried in stood_of_tried),
+        judged_at=tuple(tried for _, tried in stood_of_tried),
         limits_ms=limits,
         why_no_limits=why_no_limits,
         rates=rates.as_dict(),
@@ -194,13 +196,13 @@ def _means(each: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
     return {name: fmean(one.get(name, 0.0) for one in each) for name in names}
 
 
-def _acceptance(seen: Sequence[Seen]) -> tuple[float, ...]:
-    """Place by place, given that those before stood: the drafts behind a refused one were never judged."""
+def _acceptance(seen: Sequence[Seen]) -> list[tuple[int, int]]:
+    """Drafts that stood, and drafts that were judged, place by place: those behind a refused one never were."""
     windows = [window for each in seen for window in each.windows]
     accepted = [sum(counts) for counts in zip_longest(*(w.accepted_at for w in windows), fillvalue=0)]
     drafted = [sum(counts) for counts in zip_longest(*(w.drafted_at for w in windows), fillvalue=0)]
     judged = [min(before, own) for before, own in zip([*drafted[:1], *accepted], drafted, strict=False)]
-    return tuple(stood / tried if tried else 0.0 for stood, tried in zip(accepted, judged, strict=True))
+    return list(zip(accepted, judged, strict=True))
 
 
 def _limits(llm: LLM, rates: Rates, context: int) -> tuple[dict[str, dict[str, float]], str | None]:

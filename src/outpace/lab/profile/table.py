@@ -26,6 +26,18 @@ def said(speedup: Paired) -> str:
     return "pays" if low > 1.0 else "costs speed" if high < 1.0 else "makes no certain difference"
 
 
+def times(ratio: Paired) -> str:
+    """A ratio with its interval."""
+    span = "" if ratio.low is None else f" ({ratio.low:.2f} … {ratio.high:.2f})"
+    return f"{ratio.median:.2f}×{span}"
+
+
+def cost(slowdown: Paired) -> str:
+    """In percent, with its interval."""
+    span = "" if slowdown.low is None else f" ({slowdown.low:+.1%} … {slowdown.high:+.1%})"
+    return f"{slowdown.median:+.1%}{span}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One line. Milliseconds a cycle, a value for each way that cycles were run."""

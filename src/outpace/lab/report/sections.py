@@ -78,7 +78,7 @@ def _profile(record: ProfileRecord) -> list[Markup]:
     if record.acceptance_at:
         found += [
             tag("h3", "Acceptance by position, given that the drafts before stood"),
-            _positions(record.acceptance_at),
+            _positions(record.acceptance_at, record.judged_at),
         ]
     if record.plain is not None and way.phases_ms.get("draft"):
         heat = by_acceptance_and_verify(
@@ -230,8 +230,10 @@ def _doctor(found: Doctor) -> list[Markup]:
     return parts
 
 
-def _positions(chances: Sequence[float]) -> Markup:
-    lines = [(f"position {place}", chance, None, None) for place, chance in enumerate(chances)]
+def _positions(chances: Sequence[float], judged: Sequence[int] = ()) -> Markup:
+    """Names say of how many drafts a share is, where that is known."""
+    names = [f"position {place}{f', of {judged[place]:,}' if judged else ''}" for place in range(len(chances))]
+    lines = [(name, chance, None, None) for name, chance in zip(names, chances, strict=True)]
     return svg.bars("Acceptance by position", lines, "", "accept", most=1.0)
 
 

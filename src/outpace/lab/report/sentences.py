@@ -11,7 +11,7 @@ from outpace.lab.bench.figures import Figures
 from outpace.lab.bench.record import BenchRecord
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, Paired, ProfileRecord, Speed
-from outpace.lab.profile.table import said
+from outpace.lab.profile.table import cost, said, times
 from outpace.lab.report.files import Breakeven, Doctor, Source
 
 ENOUGH = 0.03
@@ -44,7 +44,7 @@ def _pays(source: Source) -> str | None:
             where = f"{record.model} on {record.device}"
             if record.simulated:
                 return f"Acceptance is simulated, so only times mean anything: {where} ran at {speeds}."
-            return f"Speculation {said(speedup)} for {where}: {speeds}, {speedup.median:.2f}×."
+            return f"Speculation {said(speedup)} for {where}: {speeds}, {times(speedup)}."
         case Doctor(verdict=[pays, *_]):
             return pays
         case CompareRecord() as record:
@@ -98,8 +98,8 @@ def _next(source: Source) -> str | None:
         case ProfileRecord() as record:
             way = record.served
             adds_up = "add up" if abs(way.unexplained_share) <= ENOUGH else "do not add up yet"
-            cost = f"watching it cost {way.slowdown.median:+.1%}"
-            return f"The parts {adds_up}: {abs(way.unexplained_share):.1%} of the cycle is unexplained, and {cost}."
+            unexplained = f"{abs(way.unexplained_share):.1%} of the cycle is unexplained"
+            return f"The parts {adds_up}: {unexplained}, and watching it cost {cost(way.slowdown)}."
         case CompareRecord() as record if record.verdict.more_blocks is not None:
             return f"About {record.verdict.more_blocks} more blocks would settle it."
         case BenchRecord() as record if record.figures.num_failed:
