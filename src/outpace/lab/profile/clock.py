@@ -29,6 +29,8 @@ class Window:
     tokens: int
     cycles: int
     seconds: float
+    cpu_s: float
+    """Of this process: on a CPU, what was computed, however busy the machine was."""
     began: float
     """By `time.perf_counter`."""
     context: float
@@ -50,9 +52,9 @@ def decode(
     before = [next(stream)]
     with watching:
         before += islice(stream, NUM_SETTLING)
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         timed = list(stream)
-        seconds = time.perf_counter() - began
+        seconds, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
     if not timed:
         raise EngineError(f"the answer ended after {len(before)} pieces, before anything was timed; use another prompt")
     tokens = sum(len(chunk.token_ids) for chunk in timed)
@@ -62,6 +64,7 @@ def decode(
         tokens=tokens,
         cycles=stats.cycles - before[-1].stats.cycles,
         seconds=seconds,
+        cpu_s=cpu_s,
         began=began,
         context=settled + tokens / 2,
         accepted_at=stats.accepted_at,

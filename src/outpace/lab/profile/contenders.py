@@ -44,6 +44,11 @@ class Seen:
         return sum(each.seconds for each in self.windows) / sum(each.cycles for each in self.windows)
 
     @property
+    def cpu_s(self) -> float:
+        """Of the process."""
+        return sum(each.cpu_s for each in self.windows) / sum(each.cycles for each in self.windows)
+
+    @property
     def tok_s(self) -> float:
         return sum(each.tokens for each in self.windows) / sum(each.seconds for each in self.windows)
 

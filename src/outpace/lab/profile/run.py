@@ -24,7 +24,7 @@ from outpace.lab.rounds import interleave, paired_ratio
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
 """One request at a time, computed in full each time, k drafts in every cycle."""
 PLAIN, SERVED, SERVED_SEEN, EAGER, EAGER_SEEN = "plain", "serving", "serving, watched", "eager", "eager, watched"
-SEEN_BY_SPANS = "calls of layers, noted on the host; an instant is the innermost call's"
+SEEN_BY_SPANS = "calls of layers, noted on the host; an instant is the innermost call's, and cost is CPU time"
 SEEN_BY_TRACE = "a trace of the device; an instant is that kernel's which has been running longest"
 
 
@@ -88,11 +88,12 @@ def profile(
     )
     seen = dict(zip(named, rounds, strict=True))
     progress("")
-    served = _way("graph" if EAGER in seen else "eager", seen[SERVED], seen[SERVED_SEEN])
-    ways = [served, *([_way("eager", seen[EAGER], seen[EAGER_SEEN])] if EAGER in seen else [])]
+    on_cpu = llm.device.type == "cpu"
+    served = _way("graph" if EAGER in seen else "eager", seen[SERVED], seen[SERVED_SEEN], on_cpu=on_cpu)
+    ways = [served, *([_way("eager", seen[EAGER], seen[EAGER_SEEN], on_cpu=False)] if EAGER in seen else [])]
     plain = _speed(seen[PLAIN]) if PLAIN in seen else None
     context = fmean(window.context for each in seen[SERVED] for window in each.windows)
-    stood_of_tried = _acceptance(seen[SERVED])
+    stood_of_tried = _acceptance(seen[SERVED][0])
     limits, why_no_limits = _limits(llm, rates, round(context))
     return ProfileRecord(
         kind="profile",
@@ -117,7 +118,7 @@ def profile(
         limits_ms=limits,
         why_no_limits=why_no_limits,
         rates=rates.as_dict(),
-        seen_by=SEEN_BY_SPANS if llm.device.type == "cpu" else SEEN_BY_TRACE,
+        seen_by=SEEN_BY_SPANS if on_cpu else SEEN_BY_TRACE,
         unknown=_means([{name: 1e3 * s for name, s in each.unknown.items()} for each in seen[SERVED_SEEN]]),
         notes=tuple(_notes(llm, served)),
         settings=llm.describe(),
@@ -141,7 +142,12 @@ def _why_one_way(llm: LLM) -> str:
     return f"{llm.device} has no graphs: cycles run operation by operation, and there is no launch cost to compare"
 
 
-def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen]) -> Way:
+def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen], *, on_cpu: bool) -> Way:
+    """One way, and what watching cost it: on a CPU in time of the process, which other processes do not lengthen."""
+
+    def cost(run: Sequence[Seen]) -> list[float]:
+        return [each.cpu_s if on_cpu else each.cycle_s for each in run]
+
     phases = _means([each.phases for each in seen])
     gaps = [each.gaps for each in (seen if seen[0].gaps is not None else watched)]
     time, count = _means([each.time for each in watched]), _means([each.count for each in watched])
@@ -157,7 +163,7 @@ def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen]) -> Way:
         {name: 1e3 * seconds for name, seconds in phases.items()},
         1e3 * fmean(gap for gap in gaps if gap is not None),
         parts,
-        _paired([each.cycle_s for each in watched], [each.cycle_s for each in seen], less=1.0),
+        _paired(cost(watched), cost(seen), less=1.0),
     )
 
 
@@ -196,9 +202,12 @@ def _means(each: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
     return {name: fmean(one.get(name, 0.0) for one in each) for name in names}
 
 
-def _acceptance(seen: Sequence[Seen]) -> list[tuple[int, int]]:
-    """Drafts that stood, and drafts that were judged, place by place: those behind a refused one never were."""
-    windows = [window for each in seen for window in each.windows]
+def _acceptance(seen: Seen) -> list[tuple[int, int]]:
+    """Drafts that stood, and drafts that were judged, place by place: those behind a refused one never were.
+
+    Of one round: the others write the same answers once more.
+    """
+    windows = seen.windows
     accepted = [sum(counts) for counts in zip_longest(*(w.accepted_at for w in windows), fillvalue=0)]
     drafted = [sum(counts) for counts in zip_longest(*(w.drafted_at for w in windows), fillvalue=0)]
     judged = [min(before, own) for before, own in zip([*drafted[:1], *accepted], drafted, strict=False)]
