@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -11,18 +12,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from cli.golden import DATA
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
+from lab.records import gpu_profile
 from outpace.cli.main import main
 from outpace.fingerprint import machine
+from outpace.lab.bench.record import to_json
 from server.models import make_drafter, make_model
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "lab.md"
 COMMANDS = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("outpace ")]
-
-
-DATA = Path(__file__).parent.parent / "data"
-FILES = {"eagle3.log": "sglang-eagle3-tp8.log", "plain.log": "sglang-baseline.log", "bench.json": "client-bench.json"}
+FILES = {"eagle3.log": "sglang-eagle3-tp8.log", "plain.log": "sglang-baseline.log", "client.json": "client-bench.json"}
 """What the page calls them, and what they are here."""
 
 
@@ -57,24 +58,29 @@ def test_a_command_of_the_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("profile.json").write_text(to_json(gpu_profile()))
+    for name in ("bench.json", "breakeven.json", "doctor.json"):
+        shutil.copy(DATA / name, name)
     Path("questions.jsonl").write_text("".join(json.dumps(f"What is {n} times {n}?") + "\n" for n in range(40)))
     for name, here in FILES.items():
         shutil.copy(DATA / here, name)
     words = shlex.split(command.partition(" > ")[0])[1:]
     if words[0] == "compare":  # one model is started by a command of bench; two more would take long
         words = [stand_ins["http://localhost:8000"] if word.startswith("smollm2") else word for word in words]
-    if words[0] == "doctor":  # an engine is made here, not a server
+    if words[0] in ("doctor", "profile"):  # an engine is made here, not a server
         words = [stand_ins["smollm2"].split()[0] if word == "smollm2" else word for word in words]
     words = [_here(word, stand_ins) for word in words]
     _prepare(words, stand_ins)
     capsys.readouterr()
     assert main(words) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
-    assert shown
+    assert shown or Path("report.html").stat().st_size > 5000
     if words[0] == "bench" and "smollm2" in command:
         assert "(outpace)" in shown and "accept length 1.000 by its answers" in shown, "no drafter: a token a step"
-    if words[0] == "bench" and "--json" in words:
-        assert json.loads(shown)["schema"] == 1 and Path("requests.csv").is_file()
+    if "--json" in words and words[0] != "fingerprint":
+        assert json.loads(shown)["schema"] == 1
+    for flag in ("--csv", "--trace"):
+        assert flag not in words or Path(words[words.index(flag) + 1]).is_file()
     if words[:2] == ["experiment", "run"]:
         assert "Was it applied: unknown" in shown, "A is a vLLM, which tells no settings"
 
@@ -97,4 +103,11 @@ def _prepare(words: list[str], stand_ins: dict[str, str]) -> None:
 
 def test_the_page_has_every_command_of_the_lab() -> None:
     found = {shlex.split(command)[1] for command in COMMANDS}
-    assert found == {"bench", "compare", "doctor", "fingerprint", "experiment"}
+    assert found == {"bench", "compare", "doctor", "fingerprint", "experiment", "profile", "report"}
+
+
+def test_the_picture_is_there() -> None:
+    """Small enough for a repository."""
+    (name,) = re.findall(r"\]\((\S+\.png)\)", PAGE.read_text(encoding="utf-8"))
+    picture = (PAGE.parent / name).read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) < 200_000

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from outpace import EngineError
-from outpace.lab.idle import Ran, idle_of
+from outpace.lab.idle import idle_of
+from outpace.lab.profile.wall import Ran
 
 
 def ran(name: str, began: float, ended: float) -> Ran:

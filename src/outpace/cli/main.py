@@ -25,6 +25,8 @@ COMMANDS = {
     "compare": "two servers, settings or commits, interleaved: faster, slower, equivalent, or not known yet",
     "experiment": "a hypothesis, a change, was it applied, what came of it: kept in a directory",
     "fingerprint": "machine, driver, environment, versions, settings; what changed between two",
+    "profile": "where the time of a cycle goes, until it adds up to what a client sees",
+    "report": "results of other commands as one HTML file that opens offline",
     "breakeven": "whether speculation pays, by arithmetic on figures that you give",
     "doctor": "a log, a live server or a model: does its speculation pay, what costs it, what to change",
     "train": "train an EAGLE-3 drafter on answers that the target itself writes",

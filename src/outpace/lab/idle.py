@@ -11,18 +11,8 @@ from dataclasses import dataclass
 from torch.profiler import ProfilerActivity, profile
 
 from outpace.errors import EngineError
-
-LAST_OF_CYCLE = "_settle"
-"""The kernel that ends every cycle."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """One kernel: when it began and ended, in any unit."""
-
-    name: str
-    began: float
-    ended: float
+from outpace.lab.profile.parts import LAST_OF_CYCLE
+from outpace.lab.profile.wall import Ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +41,17 @@ def trace_idle(run: Callable[[], object]) -> Idle:
     """
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
         run()
-    events = [event for event in trace.events() or () if event.device_type.name == "CUDA"]
-    kernels = [
-        Ran(name=event.name, began=event.time_range.start, ended=event.time_range.end)
-        for event in events
-        if not event.name.startswith(("Memcpy", "Memset"))
-    ]
+    kernels = [row for row in rows_of(trace) if not row.name.startswith(("Memcpy", "Memset"))]
     return idle_of(kernels)
+
+
+def rows_of(trace: profile) -> list[Ran]:
+    """What the device did in a trace that is over: kernels, copies, fills; in microseconds."""
+    return [
+        Ran(event.name, event.time_range.start, event.time_range.end)
+        for event in trace.events() or ()
+        if event.device_type.name == "CUDA"
+    ]
 
 
 def idle_of(kernels: Iterable[Ran]) -> Idle:

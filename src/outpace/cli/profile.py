@@ -1,0 +1,121 @@
+"""`outpace profile MODEL`: where the time of a cycle goes, until it adds up to what a client sees."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from outpace import EngineConfig
+from outpace.cli import options, profile_page
+from outpace.cli.status import Status
+from outpace.engine.devices import resolve_device, resolve_dtype
+from outpace.errors import ConfigError
+from outpace.fingerprint import machine
+from outpace.lab.bench.record import to_json
+from outpace.lab.demo import PROMPTS
+from outpace.lab.profile import run as profiling
+from outpace.lab.profile.contenders import write_trace
+from outpace.lab.profile.run import ENGINE, ProfileSettings
+from outpace.lab.shapes import SHAPES, random_llm
+
+DEFAULT_MODEL = "smollm2"
+NUM_PROMPTS = 2
+MEMORY_FRACTION = 0.3
+"""Of what is free, for pages: two engines lie in memory, and on a CPU three."""
+SUMMARY = "where the time of a cycle goes, until it adds up to what a client sees"
+DESCRIPTION = """
+Takes the cycles of one stream apart: client tok/s = accept length ÷ cycle, cycle = draft + verify + accept + gaps, and
+each of these by part, beside the least that reading its bytes takes. What is left unexplained is printed. Speeds are
+measured without any profiler, in rounds that also run plain decoding, the watched run and, on a GPU, the same without
+graphs, so that launch cost and the profiler's own cost are rows of the table.
+
+examples:
+  outpace profile smollm2
+  outpace profile path/to/target --drafter path/to/drafter --k 3 --json > profile.json
+  outpace profile --shape llama-8b --context 4096 --k 3
+  outpace profile smollm2 --trace trace.json
+
+With --shape the weights are random and acceptance is simulated: times are those of the shape, texts mean nothing.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command's options."""
+    parser = options.new_parser(subparsers, "profile", SUMMARY, DESCRIPTION)
+    options.add_model_flags(parser, model=DEFAULT_MODEL, skip=(*ENGINE, "tensor_parallel", "nccl"))
+    group = parser.add_argument_group("what is measured")
+    options.add_fields(group, ProfileSettings)
+    group.add_argument(
+        "--prompt",
+        action="append",
+        metavar="TEXT",
+        help=f"a user message; may be repeated (default {NUM_PROMPTS} of the demo's)",
+    )
+    group.add_argument("--shape", choices=SHAPES, help="random weights of this shape instead of a model")
+    group.add_argument("--context", type=int, metavar="N", help="with --shape: tokens of the prompt (default 1024)")
+    group.add_argument("--trace", type=Path, metavar="FILE", help="also write a Chrome trace of one answer there")
+    options.add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures and prints."""
+    settings = ProfileSettings(**options.given(args, ProfileSettings))
+    if args.trace is not None:
+        _check_writable(args.trace)
+    llm, prompts = _of_shape(args, settings) if args.shape is not None else _of_model(args)
+    status = Status(sys.stderr)
+    with llm:
+        record = profiling.profile(llm, prompts, settings, machine, status.show)
+        if args.trace is not None:
+            status.show("tracing one answer")
+            write_trace(llm, (prompts[0], profiling.params_of(settings)), args.trace)
+    status.clear()
+    print(to_json(record) if args.json else "\n".join(profile_page.lines(record)))
+    return 0
+
+
+def _of_model(args: argparse.Namespace) -> tuple[Any, list[list[int]]]:
+    if args.context is not None:
+        raise ConfigError(f"context is {args.context}, which is for --shape; a model's prompts are given with --prompt")
+    llm = options.load_llm(args, **_settings(args))
+    texts = args.prompt or PROMPTS[:NUM_PROMPTS]
+    return llm, [llm.encode([{"role": "user", "content": text}]) for text in texts]
+
+
+def _of_shape(args: argparse.Namespace, settings: ProfileSettings) -> tuple[Any, list[list[int]]]:
+    for name, value, default in (("MODEL", args.model, DEFAULT_MODEL), ("--prompt", args.prompt, None)):
+        if value != default:
+            raise ConfigError(f"{name} is {value!r}, and --shape takes random weights instead; leave one of them out")
+    if args.drafter not in ("auto", "none"):
+        raise ConfigError(f"--drafter is {args.drafter!r}; with --shape it is auto, a random one, or none")
+    if args.aux_boundaries is not None:
+        raise ConfigError("--aux-boundaries belong to a drafter's checkpoint, and --shape has none; leave them out")
+    config = SHAPES[args.shape]()
+    context = 1024 if args.context is None else args.context
+    needed = context + settings.max_tokens
+    if context < 1 or needed > config.max_positions:
+        raise ConfigError(
+            f"context is {context}; with answers of {settings.max_tokens} tokens it must lie in 1 … "
+            f"{config.max_positions - settings.max_tokens}"
+        )
+    device = resolve_device(args.device)
+    drafter = args.drafter == "auto"
+    given = {"max_context": needed, **_settings(args)}
+    if drafter and given.get("k") != 0:
+        given.setdefault("simulate_acceptance", (0.6,))
+    llm = random_llm(args.shape, drafter=drafter, device=device, dtype=resolve_dtype(args.dtype, device), **given)
+    return llm, profiling.random_prompts(config.vocab_size, context, NUM_PROMPTS)
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Of the engine: what was given, what a profile insists on, and room for more than one engine."""
+    given = options.given(args, EngineConfig)
+    return {"memory_fraction": MEMORY_FRACTION, **given, **ENGINE}
+
+
+def _check_writable(path: Path) -> None:
+    """Before minutes are spent."""
+    if not path.parent.is_dir() or path.is_dir():
+        raise ConfigError(f"cannot write {path}: name a file in a directory that exists")

@@ -1,0 +1,79 @@
+"""The page of a profile: one table that reconciles."""
+
+from __future__ import annotations
+
+import textwrap
+
+from outpace.lab.profile.record import ProfileRecord, Way
+from outpace.lab.profile.table import cost, heading, rows, said, times
+
+WIDTH = 100
+NAME = 26
+WIDTHS = (8, 10, 9, 9)
+"""Of the columns behind the times."""
+
+
+def lines(record: ProfileRecord) -> list[str]:
+    """For people."""
+    first, *others = heading(record)
+    return [
+        f"{record.model} on {record.device}, {record.dtype}, k {record.k}, one stream, context {record.context:,.0f} "
+        f"on average, {record.num_rounds} rounds of {record.prompts} answers",
+        "",
+        _client(record.served),
+        "",
+        _line(first, others, len(record.ways)),
+        *(_line("  " * row.depth + row.name, row.cells, len(record.ways)) for row in rows(record)),
+        *_launch(record),
+        "",
+        *_below(record),
+    ]
+
+
+def _client(way: Way) -> str:
+    speed = way.speed
+    return (
+        f"client {speed.tok_s:.1f} tok/s ({speed.low:.1f} … {speed.high:.1f} by round) = accept length "
+        f"{way.accept_length:.3f} ÷ cycle {way.cycle_ms:.3f} ms"
+    )
+
+
+def _line(name: str, cells: tuple[str, ...] | list[str], num_ways: int) -> str:
+    widths = (11,) * num_ways + WIDTHS
+    return f"{name:{NAME}}{''.join(f'{cell:>{width}}' for cell, width in zip(cells, widths, strict=True))}".rstrip()
+
+
+def _launch(record: ProfileRecord) -> list[str]:
+    if record.launch_ms is None:
+        return []
+    verify = record.launch_ms["verify"]
+    return [f"{'launch cost of a verify':{NAME}}{verify:>22.3f}   eagerly, less as graphs"]
+
+
+def _below(record: ProfileRecord) -> list[str]:
+    """What stands under the table."""
+    found = []
+    if record.plain is not None and record.break_even is not None and record.speedup is not None:
+        plain, ratio = record.plain, record.speedup
+        found.append(
+            f"plain step {plain.cycle_ms:.3f} ms, {plain.tok_s:.1f} tok/s ({plain.low:.1f} … {plain.high:.1f}): "
+            f"break-even accept length {record.break_even:.2f}; speculation {said(ratio)}, {times(ratio)}"
+        )
+    if record.acceptance_at:
+        pairs = zip(record.acceptance_at, record.judged_at, strict=True)
+        accepted = ", ".join(f"{chance:.2f} of {judged}" for chance, judged in pairs)
+        found.append(f"acceptance by position, given those before: {accepted}")
+    found += [
+        f"watching cost {cost(way.slowdown)}{' of the eager run' if place else ''}"
+        for place, way in enumerate(record.ways)
+    ]
+    found.append(f"parts are seen by {record.seen_by}; 'in no part' is the phase, unwatched, less its parts, watched")
+    if record.why_no_limits is None:
+        copy, matrix = record.rates["copy_gb_s"], record.rates["matrix_tflops"]
+        found.append(f"limits: bytes at {copy:,.1f} GB/s, or products at {matrix:,.2f} Tflop/s (bf16) where longer")
+    else:
+        found.append(f"no limits: {record.why_no_limits}")
+    found += [] if record.why_one_way is None else [record.why_one_way]
+    found += [f"other: {name} {ms:.4f} ms" for name, ms in record.unknown.items()]
+    found += record.notes
+    return [line for text in found for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]

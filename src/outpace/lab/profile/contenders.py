@@ -1,0 +1,176 @@
+"""What runs side by side in a profile, each measured once a round: serving, the same while it is watched, plain
+decoding, and on a GPU the same without graphs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from torch.profiler import ProfilerActivity, profile
+
+from outpace import LLM, SamplingParams
+from outpace.engine import calibrate
+from outpace.lab.idle import rows_of
+from outpace.lab.profile.clock import Window, cycle_times, decode
+from outpace.lab.profile.parts import COPIES, GAPS
+from outpace.lab.profile.spans import SEPARATOR, watched
+from outpace.lab.profile.trace import BETWEEN, Key, take_apart
+from outpace.lab.profile.wall import to_the_innermost
+
+NUM_ALONE = 16
+"""Cycles whose phases are timed by events, one at a time, beside each measurement of graphs."""
+
+Ask = tuple[Sequence[int], SamplingParams]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One round of a contender: all prompts. Seconds a cycle."""
+
+    windows: tuple[Window, ...]
+    phases: dict[str, float] = field(default_factory=dict)
+    gaps: float | None = None
+    time: dict[Key, float] = field(default_factory=dict)
+    """By phase and part."""
+    count: dict[Key, float] = field(default_factory=dict)
+    unknown: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def cycle_s(self) -> float:
+        return sum(each.seconds for each in self.windows) / sum(each.cycles for each in self.windows)
+
+    @property
+    def cpu_s(self) -> float:
+        """Of the process."""
+        return sum(each.cpu_s for each in self.windows) / sum(each.cycles for each in self.windows)
+
+    @property
+    def tok_s(self) -> float:
+        return sum(each.tokens for each in self.windows) / sum(each.seconds for each in self.windows)
+
+
+Contender = Callable[[Sequence[Ask]], Seen]
+
+
+def plain(llm: LLM) -> Contender:
+    """Decodes without a drafter."""
+    alone = LLM.from_parts(llm.target, None, llm.config)
+    return lambda asks: Seen(windows=tuple(decode(alone, *ask, nullcontext()) for ask in asks))
+
+
+def as_they_come(llm: LLM) -> Contender:
+    """Cycles that are no graphs: their phases are timed while they serve, and on a CPU what lies between them."""
+
+    def measure(asks: Sequence[Ask]) -> Seen:
+        windows, means = [], []
+        for ask in asks:
+            with eagerly(llm), cycle_times(llm) as times:
+                windows.append(decode(llm, *ask, nullcontext()))
+            means.append(times.since(windows[-1].began))
+        phases = {name: _mean(windows, [each[name] for each, _ in means]) for name in means[0][0]}
+        between = _mean(windows, [gap for _, gap in means]) if llm.device.type == "cpu" else None
+        return Seen(windows=tuple(windows), phases=phases, gaps=between)
+
+    return measure
+
+
+def graphs(llm: LLM) -> Contender:
+    """Cycles that serve, as graphs, and beside them the phases of such that carry events and run one at a time."""
+
+    def measure(asks: Sequence[Ask]) -> Seen:
+        windows = tuple(decode(llm, *ask, nullcontext()) for ask in asks)
+        _drain(llm)
+        context = round(fmean(each.context for each in windows))
+        times = calibrate.time_phases(llm.engine.runner, 1, llm.config.k, context, NUM_ALONE)
+        return Seen(windows=windows, phases={name: fmean(each[name] for each in times) for name in times[0]})
+
+    return measure
+
+
+def spanned(llm: LLM) -> Contender:
+    """On a CPU: cycles whose layers note their calls."""
+    spied, rows = watched(llm)
+
+    def measure(asks: Sequence[Ask]) -> Seen:
+        windows: list[Window] = []
+        time: dict[Key, float] = defaultdict(float)
+        count: dict[Key, float] = defaultdict(float)
+        for ask in asks:
+            rows.clear()
+            windows.append(decode(spied, *ask, nullcontext()))
+            inside = [row for row in rows if row.began >= windows[-1].began]
+            for name, seconds in to_the_innermost(inside).items():
+                phase, _, part = name.partition(SEPARATOR)
+                time[phase, part] += seconds
+                count[phase, part] += sum(row.name == name for row in inside)
+        cycles = sum(each.cycles for each in windows)
+        return Seen(
+            windows=tuple(windows),
+            time={key: value / cycles for key, value in time.items()},
+            count={key: value / cycles for key, value in count.items()},
+        )
+
+    return measure
+
+
+def traced(llm: LLM, *, eager: bool) -> Contender:
+    """On a GPU: cycles while a profiler traces the device."""
+
+    def measure(asks: Sequence[Ask]) -> Seen:
+        rows, windows = [], []
+        for ask in asks:
+            tracing = profile(activities=[ProfilerActivity.CUDA], acc_events=True)
+            with eagerly(llm) if eager else nullcontext():
+                windows.append(decode(llm, *ask, tracing))
+            rows.append(rows_of(tracing))
+        found = [take_apart(each, llm.config.k) for each in rows]
+        keys = dict.fromkeys(key for each in found for key in each.time)
+        time = {key: 1e-6 * fmean(each.time.get(key, 0.0) for each in found) for key in keys}
+        names = dict.fromkeys(name for each in found for name in each.unknown)
+        return Seen(
+            windows=tuple(windows),
+            gaps=time.get((BETWEEN, GAPS), 0.0) + time.get((BETWEEN, COPIES), 0.0),
+            time=time,
+            count={key: fmean(each.count.get(key, 0.0) for each in found) for key in keys},
+            unknown={name: 1e-6 * fmean(each.unknown.get(name, 0.0) for each in found) for name in names},
+        )
+
+    return measure
+
+
+def write_trace(llm: LLM, ask: Ask, path: Path) -> None:
+    """A Chrome trace of one answer's decoding, host and device; slower than anything that is measured."""
+    activities = [ProfilerActivity.CPU]
+    if llm.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    tracing = profile(activities=activities, acc_events=True)
+    decode(llm, *ask, tracing)
+    tracing.export_chrome_trace(str(path))
+
+
+@contextmanager
+def eagerly(llm: LLM) -> Iterator[None]:
+    """No graphs inside."""
+    runner = llm.engine.runner
+    _drain(llm)
+    frames, runner.frames = runner.frames, None
+    try:
+        yield
+        _drain(llm)
+    finally:
+        runner.frames = frames
+
+
+def _drain(llm: LLM) -> None:
+    """Reads what is still in flight of an answer that ended."""
+    for _ in range(1 + llm.engine.runner.num_ahead):
+        llm.engine.step()
+
+
+def _mean(windows: Sequence[Window], values: Sequence[float]) -> float:
+    """Of a cycle, over windows of so many cycles."""
+    return sum(w.cycles * value for w, value in zip(windows, values, strict=True)) / sum(w.cycles for w in windows)

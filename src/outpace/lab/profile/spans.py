@@ -1,0 +1,123 @@
+"""Where time goes inside a forward on a CPU: a second engine over the same weights, whose layers note their calls.
+
+Layers run without hooks, for speed. So shallow copies of them are made whose children are wrapped; the engine that is
+timed carries none of this. A profiler that sees every operation would cost far more than it explains.
+"""
+
+from __future__ import annotations
+
+import time
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from outpace import LLM
+from outpace.lab.profile.parts import ATTENTION, EXPERTS, FUSION, HEAD, LINEAR, NORMS, SMALL
+from outpace.lab.profile.wall import Ran
+from outpace.models.drafter import Drafter
+from outpace.models.layers import Linear
+from outpace.models.mixture import Mixture
+from outpace.models.target import Layer, Target
+
+SEPARATOR = "/"
+"""Between phase and part in a row's name."""
+
+
+class Spanned:
+    """A module that notes when it is called; everything else is the module's own."""
+
+    def __init__(self, inner: Any, label: str, rows: list[Ran]) -> None:
+        self._inner, self._label, self._rows = inner, label, rows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._noted(self._inner, self._label, *args, **options)
+
+    def _noted(self, call: Any, label: str, *args: Any, **options: Any) -> Any:
+        began = time.perf_counter()
+        result = call(*args, **options)
+        self._rows.append(Ran(label, began, time.perf_counter()))
+        return result
+
+
+class SpannedNorm(Spanned):
+    """A norm, alone or with the sum before it."""
+
+    def add(self, x: Tensor, delta: Tensor | None) -> Any:
+        return self._noted(self._inner.add, self._label, x, delta)
+
+
+class SpannedModel(Spanned):
+    """A target or a drafter, with the calls that are not its forward."""
+
+    def __init__(self, inner: Any, phase: str, rows: list[Ran]) -> None:
+        super().__init__(inner, label(phase, SMALL), rows)
+        self._phase = phase
+
+    def logits(self, hidden: Tensor) -> Any:
+        return self._noted(self._inner.logits, label(self._phase, HEAD), hidden)
+
+    def fuse(self, features_BSF: Tensor) -> Any:
+        return self._noted(self._inner.fuse, label("verify", FUSION), features_BSF)
+
+
+def label(phase: str, part: str) -> str:
+    """A row's name."""
+    return f"{phase}{SEPARATOR}{part}"
+
+
+def watched(llm: LLM) -> tuple[LLM, list[Ran]]:
+    """An engine like `llm`, with pages of its own, and the list that its calls are noted in, in seconds."""
+    rows: list[Ran] = []
+    target: Any = SpannedModel(_target(llm.target.model, rows), "verify", rows)
+    drafter: Any = None if llm.drafter is None else SpannedModel(_drafter(llm.drafter, rows), "draft", rows)
+    return LLM.from_parts(replace(llm.target, model=target), drafter, llm.config), rows
+
+
+def _target(model: Target, rows: list[Ran]) -> Any:
+    layers = [_layer(layer, rows) for layer in model.layers if isinstance(layer, Layer)]
+    return _with(model, layers=layers, norm=SpannedNorm(model.norm, label("verify", NORMS), rows))
+
+
+def _layer(layer: Layer, rows: list[Ran]) -> Any:
+    norms = {
+        name: SpannedNorm(getattr(layer, name), label("verify", NORMS), rows) for name in ("input_norm", "mlp_norm")
+    }
+    mlp: Any = Spanned(layer.mlp, label("verify", LINEAR), rows)
+    if isinstance(layer.mlp, Mixture):
+        dense = {"router": Spanned(layer.mlp.router, label("verify", LINEAR), rows)}
+        if layer.mlp.shared is not None:
+            dense["shared"] = Spanned(layer.mlp.shared, label("verify", LINEAR), rows)
+        mlp = Spanned(_with(layer.mlp, **dense), label("verify", EXPERTS), rows)
+    return _with(layer, **norms, attention=_attention(layer.attention, "verify", rows), mlp=mlp)
+
+
+def _drafter(drafter: Drafter, rows: list[Ran]) -> Any:
+    names = ("embed_norm", "hidden_norm", "mlp_norm", "norm")
+    return _with(
+        drafter,
+        **{name: SpannedNorm(getattr(drafter, name), label("draft", NORMS), rows) for name in names},
+        attention=_attention(drafter.attention, "draft", rows),
+        mlp=Spanned(drafter.mlp, label("draft", LINEAR), rows),
+    )
+
+
+def _attention(attention: Any, phase: str, rows: list[Ran]) -> Spanned:
+    """Its products are linear layers."""
+    products = {
+        name: Spanned(child, label(phase, LINEAR), rows)
+        for name, child in attention.named_children()
+        if isinstance(child, Linear)
+    }
+    return Spanned(_with(attention, **products), label(phase, ATTENTION), rows)
+
+
+def _with(module: Any, **children: Any) -> Any:
+    """A shallow copy with other children, which Python finds before the module's own."""
+    copied = copy(module)
+    copied.__dict__.update(children)
+    return copied

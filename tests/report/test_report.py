@@ -1,0 +1,263 @@
+"""What reports are made of: files that are told apart or refused, escaping, and sentences that claim no more than is
+there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.golden import DATA, check
+from lab.records import gpu_profile
+from lab.simulated import Machine
+from outpace.cli.main import main
+from outpace.errors import ConfigError
+from outpace.lab.bench.record import BenchRecord, to_json
+from outpace.lab.bench.server_facts import ServerFacts
+from outpace.lab.bench.settings import Asking
+from outpace.lab.paired.record import CompareRecord, Side
+from outpace.lab.paired.verdict import judge
+from outpace.lab.profile.record import Paired, ProfileRecord
+from outpace.lab.report.files import Breakeven, Doctor, Source, read
+from outpace.lab.report.html import Markup, tag
+from outpace.lab.report.page import page
+from outpace.lab.report.sentences import sentences
+from outpace.version import __version__
+
+
+def benched() -> BenchRecord:
+    return msgspec.json.decode((DATA / "bench.json").read_bytes(), type=BenchRecord)
+
+
+def compared(true_ratio: float = 1.1, num: int = 24) -> CompareRecord:
+    blocks = Machine(seed=0, true_ratio=true_ratio).blocks(num)
+    return CompareRecord(
+        schema=1,
+        started_at="then",
+        a=Side(label="plain", server=ServerFacts(url="http://a", model="m")),
+        b=Side(label="eagle", server=ServerFacts(url="http://b", model="m")),
+        asking=Asking(),
+        num_blocks=num,
+        concurrency=1,
+        measure="decode",
+        verdict=judge(blocks, 0.02),
+        blocks=tuple(blocks),
+        notes=(),
+        client={"cpu": "a processor"},
+    )
+
+
+def source(result: Any, name: str = "here.json") -> Source:
+    return Source(name=name, result=result)
+
+
+def told(*results: Any) -> list[str]:
+    return [text for text, _ in sentences([source(result) for result in results])]
+
+
+def real(profile: ProfileRecord, **changes: Any) -> ProfileRecord:
+    return replace(profile, simulated=False, model="a model", **changes)
+
+
+def test_every_kind_is_told_by_its_fields(tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed.txt"
+    records = [
+        to_json(benched()),
+        to_json(compared()),
+        to_json(gpu_profile()),
+        "",
+        json.dumps({"heat": [], "speeds": []}),
+    ]
+    mixed.write_text("\n".join(records))
+    found = [type(each.result) for each in read([mixed, DATA / "doctor.json", DATA / "bench.json"])]
+    assert found == [BenchRecord, CompareRecord, ProfileRecord, Breakeven, Doctor, BenchRecord]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        (" \n", "is empty"),
+        ("no JSON", "cannot read"),
+        ("{}\nno JSON", "cannot read"),
+        ("[1]", "holds no result"),
+        ('{"schema": 1}', "holds no result"),
+        ('{"figures": 1, "server": 2, "schema": 7}', "has schema 7; this version reads 1"),
+        ('{"figures": 1, "server": 2, "schema": 1}', "is a broken result"),
+        ('{"verdict": 1, "findings": []}', "is a broken result"),
+        ('{"speeds": [], "heat": [{"title": "", "rows": ["1"], "columns": ["1"], "ratio": [[1, 2]], "notes": [], '
+         '"here": null}]}', "rows of other lengths"),
+        ("[" * 100_000, "cannot read"),
+        ('{"a": "\\ud800"}', "cannot read"),
+    ],
+)  # fmt: skip
+def test_what_is_no_result_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read([path])
+
+
+def test_a_result_cut_short_at_any_place_is_refused_by_name(tmp_path: Path) -> None:
+    whole, path = to_json(gpu_profile()), tmp_path / "cut.json"
+    for length in range(1, len(whole), 97):
+        path.write_text(whole[:length])
+        with pytest.raises(ConfigError, match=r"cut\.json"):
+            read([path])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "report.html"
+    assert main(["report", str(DATA / "doctor.json"), str(DATA / "bench.json"), "-o", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "" and "report.html" in shown.err
+    assert "27% slower" in out.read_text()
+    for words, message in (
+        ([str(tmp_path / "none.json"), "-o", str(out)], "cannot read"),
+        ([str(DATA / "doctor.json"), "-o", str(tmp_path / "no" / "r.html")], "cannot write"),
+        ([str(out), "-o", str(out)], "cannot read"),
+    ):
+        assert main(["report", *words]) == 2
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1
+    kept = tmp_path / "doctor.json"
+    kept.write_text((DATA / "doctor.json").read_text())
+    assert main(["report", str(kept), "-o", str(kept)]) == 2
+    assert kept.read_text() == (DATA / "doctor.json").read_text(), "a result is not written over"
+
+
+def test_it_needs_no_torch(tmp_path: Path) -> None:
+    words = ["report", str(DATA / "doctor.json"), str(DATA / "bench.json"), "-o", str(tmp_path / "r.html")]
+    code = (
+        f"import sys; from outpace.cli.main import main\nassert main({words}) == 0\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_whole_page() -> None:
+    found = [source(gpu_profile(), "profile.json"), *read([DATA / "breakeven.json"])]
+    check("report.html", page(found).replace(f"outpace {__version__}", "outpace VERSION"))
+
+
+class Elements(HTMLParser):
+    """Counts elements, notes attributes and that what was opened is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+EVIL = """</title></style><script>alert(1)</script><img src=x onerror='alert("1")'>&amp;"""
+
+
+def test_nothing_from_a_file_becomes_markup() -> None:
+    """Every text of every kind of result is replaced by markup."""
+
+    def poisoned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {(EVIL if key.startswith("a_") else key): poisoned(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [poisoned(each) for each in value]
+        return EVIL if isinstance(value, str) and value not in KEPT else value
+
+    records = [benched(), compared(), gpu_profile()]
+    plain = [msgspec.json.decode(to_json(record)) for record in records]
+    doctor = json.loads((DATA / "doctor.json").read_text())
+    results = [
+        *(msgspec.convert(poisoned(each), type=type(record)) for each, record in zip(plain, records, strict=True)),
+        msgspec.convert(poisoned(doctor), type=Doctor),
+    ]
+    clean = Elements(page([source(result) for result in [*records, msgspec.convert(doctor, type=Doctor)]]))
+    found = Elements(page([source(result, EVIL) for result in results]))
+    assert not found.open and not clean.open
+    assert "script" not in found.names and "img" not in found.names
+    assert not [name for name, _ in found.attributes if name.startswith("on") or name in ("src", "href", "style")]
+    assert set(found.names) == set(clean.names)
+    assert found.text.count("<script>alert(1)</script>") > 50, "it is shown as what it is"
+
+
+KEPT = {
+    *("profile", "graph", "eager", "draft", "verify", "accept", "gaps", "outpace", "vllm", "sglang", "unknown"),
+    *("chat", "completions", "usage", "tokenizer", "characters", "counts", "requests", "counters", "gauge"),
+    *("faster", "slower", "equivalent", "inconclusive", "A", "B", "A'"),
+}
+"""Words that a record's type asks for."""
+
+
+@given(st.text())
+def test_any_text_is_text(text: str) -> None:
+    made = tag("p", text, title=text)
+    assert isinstance(made, Markup)
+    found = Elements(made)
+    assert found.names == ["p"] and not found.open and [name for name, _ in found.attributes] == ["title"]
+
+
+def test_sentences_of_a_profile() -> None:
+    pays, why, trust = told(real(gpu_profile()))
+    assert pays == "Speculation pays for a model on cuda: 514.9 tok/s against 232.5 plain, 2.21× (2.19 … 2.24)."
+    assert why == "Verify takes 85% of a cycle of 5.0 ms; a cycle brings 2.60 tokens and breaks even at 1.17."
+    assert trust == "The parts add up: 0.5% of the cycle is unexplained, and watching it cost +0.4% (-0.1% … +0.8%)."
+    slow = real(gpu_profile(), speedup=Paired(median=0.9, low=0.85, high=0.95))
+    assert told(slow)[0].startswith("Speculation costs speed for a model")
+    unsure = real(gpu_profile(), speedup=Paired(median=1.1, low=0.9, high=1.3))
+    assert told(unsure)[0].startswith("Speculation makes no certain difference")
+
+
+def test_random_weights_are_never_said_to_pay() -> None:
+    assert told(gpu_profile())[0].startswith("Acceptance is simulated, so only times mean anything")
+
+
+def test_what_no_file_says_is_said_to_be_unknown() -> None:
+    pays, why, all_well = told(benched())
+    assert pays.startswith("Whether speculation pays cannot be said")
+    assert why.startswith("Why it is as fast as it is cannot be said")
+    assert all_well == "All 4 requests were answered."
+    alone = real(gpu_profile(), plain=None, speedup=None, break_even=None)
+    assert told(alone)[0].startswith("Whether speculation pays cannot be said")
+
+
+def test_sentences_of_the_doctor_are_its_own_verdict() -> None:
+    (found,) = read([DATA / "doctor.json"])
+    assert told(found.result) == found.result.verdict  # type: ignore[union-attr]
+
+
+def test_sentences_of_a_comparison() -> None:
+    assert told(compared())[0].startswith("eagle is faster than plain: 1.1")
+    assert told(compared(1.0))[0].startswith("eagle is as fast as plain within 2%")
+    pays, _, more = told(compared(num=5))
+    assert pays == "Whether eagle is faster than plain is not settled: 5 blocks count; a verdict takes 8."
+    assert more == "About 3 more blocks would settle it."
+
+
+def test_each_sentence_names_the_file_it_rests_on() -> None:
+    found = [source(benched(), "bench.json"), source(compared(), "compare.json"), source(real(gpu_profile()), "p.json")]
+    assert [name for _, name in sentences(found)] == ["compare.json", "p.json", "bench.json"]
