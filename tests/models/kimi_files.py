@@ -1,4 +1,4 @@
-"""A small made-up vocabulary in the files that Kimi's checkpoints have, for tests; and a chat template like theirs."""
+"""A small made-up vocabulary in the files that Kimi's checkpoints have, for tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from models.tool_templates import KIMI_TOOLS
 from models.vocabularies import NORMAL, byte_level_metadata
 from outpace.models.text.stream import BYTE_OF
 
@@ -22,33 +23,6 @@ CALL_TOKENS = (
     "<|tool_call_end|>",
 )
 SPECIAL_TOKENS = ("[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
-TEMPLATE = """{%- if tools -%}
-  <|im_system|>tool_declare<|im_middle|>{{ tools | tojson(separators=(',', ':')) }}<|im_end|>
-{%- endif -%}
-{%- for message in messages -%}
-  {%- if message['role'] == 'user' -%}<|im_user|>user<|im_middle|>
-  {%- elif message['role'] == 'assistant' -%}<|im_assistant|>assistant<|im_middle|>
-  {%- else -%}<|im_system|>{{ message['role'] }}<|im_middle|>
-  {%- endif -%}
-  {%- if message['role'] == 'assistant' and message.get('tool_calls') -%}
-    {%- if message['content'] -%}{{ message['content'] }}{%- endif -%}
-    <|tool_calls_section_begin|>
-    {%- for tool_call in message['tool_calls'] -%}
-      <|tool_call_begin|>{{ tool_call['id'] }}<|tool_call_argument_begin|>
-      {%- if tool_call['function']['arguments'] is string -%}{{ tool_call['function']['arguments'] }}
-      {%- else -%}{{ tool_call['function']['arguments'] | tojson }}{%- endif -%}
-      <|tool_call_end|>
-    {%- endfor -%}
-    <|tool_calls_section_end|>
-  {%- elif message['role'] == 'tool' -%}
-    ## Return of {{ message['tool_call_id'] }}
-{{ message['content'] }}
-  {%- elif message['content'] is string -%}{{ message['content'] }}
-  {%- endif -%}
-  <|im_end|>
-{%- endfor -%}
-{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}
-"""
 POISON = "import pathlib\npathlib.Path(__file__).with_name('it-ran').write_text('it ran')\n"
 """A Python file of a checkpoint that tells whether it was run."""
 
@@ -93,7 +67,7 @@ def tokenizer_config() -> dict[str, Any]:
             }
             for name, index in shown.items()
         },
-        "chat_template": TEMPLATE,
+        "chat_template": KIMI_TOOLS,
     }
 
 

@@ -98,6 +98,7 @@ def read_kimi(path: Path) -> TokenizerParts | None:
         notes=(*notes, f"{VOCABULARY} is read natively, split as Kimi-K2 splits"),
         max_run=MAX_RUN,
         sorts_tools=True,
+        numbers_calls=True,
     )
 
 

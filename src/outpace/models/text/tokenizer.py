@@ -16,6 +16,7 @@ from outpace.errors import RequestError
 from outpace.models.text.chat_template import ChatTemplate, Message
 from outpace.models.text.gguf_tokenizer import read_gguf_tokenizer
 from outpace.models.text.kimi_tokenizer import pieces, read_kimi
+from outpace.models.text.past_calls import with_numbered_ids
 from outpace.models.text.stream import ByteStream, TextStream, WindowStream
 from outpace.models.text.token_bytes import decoder_steps, token_bytes
 from outpace.models.text.tokenizer_files import read_directory
@@ -32,7 +33,7 @@ class Tokenizer:
         self._template: ChatTemplate | None = None
         if parts.chat_template is not None:
             self._template = ChatTemplate(parts.chat_template, self.special_tokens, sorts_tools=parts.sorts_tools)
-        self._max_run = parts.max_run
+        self._max_run, self._numbers_calls = parts.max_run, parts.numbers_calls
         added = parts.backend.get_added_tokens_decoder()
         self._skipped = frozenset(index for index, token in added.items() if token.special)
         self.vocab_size: int = max(parts.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -117,6 +118,8 @@ class Tokenizer:
         """
         if self._template is None:
             raise RequestError("the model has no chat template: give the prompt as a text or as token ids")
+        if self._numbers_calls and isinstance(messages, list | tuple):
+            messages = with_numbered_ids(messages)
         return self._template.render(messages, add_generation_prompt=add_generation_prompt, **options)
 
     def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **options: Any) -> list[int]:

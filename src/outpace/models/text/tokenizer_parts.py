@@ -22,3 +22,5 @@ class TokenizerParts:
     """Texts are encoded in pieces without longer runs of white space or of anything else; None encodes them whole."""
     sorts_tools: bool = False
     """The chat template is given tools with the keys of their objects in order."""
+    numbers_calls: bool = False
+    """Past tool calls have the ids that Kimi knows: see `past_calls.with_numbered_ids`."""
