@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 
 from engine.test_lossless import answers, prompts, sampled, whole
 from engine.tiny import OracleDrafter, engine, tiny_drafter, tiny_target
+from models.drafters import make_drafter
 from outpace import SamplingParams
 from outpace.engine.memory import bytes_per_page
 from outpace.models.arch import LatentConfig, MixtureConfig
+from outpace.models.drafters.checkpoint import load_drafter
 from outpace.models.registry import LoadedTarget
 
 SOME = (True, False, True)
@@ -52,6 +57,35 @@ def test_speculative_equals_plain(make: object, k: int) -> None:
         for drafter in (OracleDrafter(whole(plain), accuracy=0.6), tiny_drafter(target, num_kv_heads=2)):
             llm = engine(target, drafter, k=k, **options)
             assert answers(llm.generate(batch, params)) == answers(plain)
+
+
+@pytest.mark.parametrize("dialect", ["mla", "lightseek"])
+def test_kimis_drafters_change_nothing(dialect: str, tmp_path: Path) -> None:
+    """Read from a checkpoint; with prefixes that are reused, rows that are preempted and cold restarts."""
+    target = deepseek_v3()
+    sizes = {"num_attention_heads": 4, "intermediate_size": 40, "max_position_embeddings": 100}
+    make_drafter(tmp_path, dialect, target.config, boundaries=(0, 1, 2), **sizes)
+    drafter = load_drafter(tmp_path, target.model, dtype=torch.float32, device="cpu", aux_boundaries=(0, 1, 2))
+    batch = prompts(4, seed=70)
+    for params, options in ((SamplingParams(max_tokens=20), {"num_pages": 30}), (sampled(4), {"prefill_chunk": 5})):
+        plain = engine(target).generate(batch, params)
+        llm = engine(target, drafter, k=3, **options)
+        assert answers(llm.generate(batch, params)) == answers(plain)
+
+
+def test_a_drafters_latent_is_cached_once(tmp_path: Path) -> None:
+    target = deepseek_v3()
+    make_drafter(tmp_path, "mla", target.config, boundaries=(0, 1, 2))
+    drafter = load_drafter(tmp_path, target.model, dtype=torch.float32, device="cpu", aux_boundaries=(0, 1, 2))
+    llm = engine(target, drafter, k=3)
+    cache = llm.engine.runner._pair.drafter_cache
+    assert cache is not None
+    assert cache.keys_LNHD.shape[2:] == (1, 16 + 6)
+    assert cache.values_LNHD.data_ptr() == cache.keys_LNHD.data_ptr()
+    page_bytes = bytes_per_page(target.model, drafter, 4, torch.float32) - bytes_per_page(
+        target.model, None, 4, torch.float32
+    )
+    assert page_bytes * llm.config.num_pages == 4 * (cache.keys_LNHD.numel() + 32 * llm.config.num_pages)
 
 
 def test_a_latent_is_cached_once() -> None:

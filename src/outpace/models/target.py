@@ -67,7 +67,17 @@ class Layer(nn.Module):
 
 def _attention(config: TargetConfig, group: Group, place: dict[str, Any]) -> Attention | LatentAttention:
     if config.latent is not None:
-        return LatentAttention(config, group=group, **place)
+        return LatentAttention(
+            config.hidden_size,
+            config.hidden_size,
+            config.latent,
+            num_heads=config.num_heads,
+            turned_dim=config.head_dim,
+            qkv_bias=config.qkv_bias,
+            output_bias=config.output_bias,
+            group=group,
+            **place,
+        )
     return Attention(
         config.hidden_size,
         config.hidden_size,
