@@ -149,6 +149,19 @@ class Target(nn.Module):
         """Final hidden states [..., H] → logits [..., V], in the model's dtype, on every rank."""
         return self.lm_head(hidden)
 
+    def experts_touched(self) -> Tensor | None:
+        """How many experts the last forward touched, over all layers: int64, one number; None if there are none.
+
+        Tokens that only fill a batch up count, since their experts are read too.
+        """
+        chosen = [layer.mlp.chosen_TC for layer in self.layers if isinstance(layer.mlp, Mixture)]
+        mixture = self.config.mixture
+        if mixture is None or not chosen:
+            return None
+        experts_LP = torch.stack(chosen).flatten(1).long()
+        marks_LE = experts_LP.new_zeros(len(chosen), mixture.num_experts).scatter_(1, experts_LP, 1)
+        return marks_LE.sum()
+
     @property
     def num_cached_heads(self) -> int:
         """Heads of the keys and values that this rank caches; a latent every rank caches whole."""
