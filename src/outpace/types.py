@@ -165,3 +165,5 @@ class Outcome:
     """By place in the plan, of the rows that want them: one for each of the row's tokens."""
     prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     """By place in the plan, of the rows that want them: of the prompt tokens behind each token of its chunk."""
+    touched: int | None = None
+    """Experts that a cycle touched, over all layers of a mixture."""

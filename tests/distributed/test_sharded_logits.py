@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from distributed.threads import on_ranks
-from models.checkpoints import make_checkpoint
+from models.checkpoints import make_checkpoint, make_kimi
 from models.dense_attend import DenseAttend
+from models.drafters import make_drafter
 from outpace.distributed.group import ALONE, Group
 from outpace.errors import ConfigError
 from outpace.kernels.gpu.join import join
@@ -36,6 +37,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "qwen3_moe some layers": ("qwen3_moe", 4, {"decoder_sparse_step": 2, "mlp_only_layers": [3]}),
     "deepseek_v2": ("deepseek_v2", 2, {"topk_method": "group_limited_greedy", "attention_bias": True}),
     "deepseek_v3": ("deepseek_v3", 2, {"n_shared_experts": 2}),
+    "kimi": ("kimi", 2, {}),
     "deepseek_v3 lite": ("deepseek_v3", 4, {"q_lora_rank": None, "n_group": 1, "topk_group": 1}),
 }
 
@@ -44,7 +46,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_those_of_transformers(case: str, packed: bool, tmp_path: Path) -> None:
     architecture, size, overrides = CASES[case]
-    reference = make_checkpoint(tmp_path, architecture, **overrides)
+    reference = make_kimi(tmp_path) if case == "kimi" else make_checkpoint(tmp_path, architecture, **overrides)
     tokens_BS = torch.randint(0, 131, (3, 21))
     positions_BS = torch.arange(21).expand(3, -1)
 
@@ -91,6 +93,27 @@ def test_a_sharded_drafter_is_the_whole_one(tmp_path: Path) -> None:
     assert whole.shape[-1] == 44
     for logits in on_ranks(2, run):
         torch.testing.assert_close(logits, whole, atol=1e-5, rtol=0)
+
+
+def test_a_sharded_drafter_with_latents_is_the_whole_one(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "target", "deepseek_v3")
+    config = load_target(locate(str(tmp_path / "target")), dtype=torch.float32, device="cpu").config
+    make_drafter(tmp_path / "drafter", "mla", config, boundaries=(0, 2, 4))
+    tokens_BS, features_BSF = torch.randint(0, 131, (2, 5)), torch.randn(2, 5, 3 * 48)
+    positions_BS = torch.arange(5).expand(2, -1)
+
+    def run(group: Group) -> tuple[Tensor, int, int]:
+        target = load_target(locate(str(tmp_path / "target")), dtype=torch.float32, device="cpu", group=group).model
+        drafter = load_drafter(
+            tmp_path / "drafter", target, dtype=torch.float32, device="cpu", aux_boundaries=(0, 2, 4)
+        )
+        _, out = drafter(tokens_BS, drafter.fuse(features_BSF), positions_BS, DenseAttend((None,)))
+        return drafter.logits(out), drafter.attention.num_heads, drafter.num_cached_heads
+
+    whole, num_heads, _ = run(ALONE)
+    for logits, share, cached in on_ranks(2, run):
+        torch.testing.assert_close(logits, whole, atol=1e-5, rtol=0)
+        assert (share, cached) == (num_heads // 2, 1)
 
 
 def test_a_drafter_that_cannot_be_shared_is_whole_on_each_rank(tmp_path: Path) -> None:

@@ -80,8 +80,9 @@ class OracleDrafter(nn.Module):
         self.target_ids_V = torch.arange(VOCAB)
         self.num_cached_heads = 1
         self.wiring = SimpleNamespace(
-            num_kv_heads=1,
-            head_dim=4,
+            key_dim=4,
+            shared_value_dim=None,
+            kv_elements_per_head=8,
             hidden_size=2,
             aux_boundaries=(0, 1, 2),
             max_positions=max_positions,

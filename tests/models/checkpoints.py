@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from transformers import PreTrainedModel
+
+from models.kimi_files import POISON
 
 CONFIGS = {
     "llama": transformers.LlamaConfig,
@@ -79,6 +82,43 @@ def make_checkpoint(
     return read_reference(directory)
 
 
+KIMI: dict[str, Any] = {
+    "rms_norm_eps": 1e-5,
+    "n_routed_experts": 24,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.827,
+}
+"""Kimi-K2's values, its sizes scaled down: a sixteenth of the experts, half as many of them a token."""
+KIMI_YARN: dict[str, Any] = {
+    "type": "yarn",
+    "factor": 32.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 1.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+
+
+def make_kimi(directory: Path) -> PreTrainedModel:
+    """As `make_checkpoint`, with the config.json that Kimi-K2 publishes, which names Python that must not run."""
+    yarn = {name: value for name, value in KIMI_YARN.items() if name != "type"}
+    rope = {"rope_type": "yarn", "rope_theta": 50000.0, **yarn}
+    reference = make_checkpoint(directory, "deepseek_v3", rope_parameters=rope, **KIMI)
+    config = json.loads((directory / "config.json").read_text())
+    del config["rope_parameters"]
+    config |= {"model_type": "kimi_k2", "rope_theta": 50000.0, "rope_scaling": KIMI_YARN, "topk_method": "noaux_tc"}
+    config |= {"scoring_func": "sigmoid", "moe_layer_freq": 1, "ep_size": 1, "seq_aux": True, "aux_loss_alpha": 0.001}
+    config |= {"num_nextn_predict_layers": 0, "auto_map": {"AutoModelForCausalLM": "modeling_deepseek.DeepseekV3"}}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "modeling_deepseek.py").write_text(POISON)
+    return reference
+
+
 def read_reference(directory: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """What transformers makes of a checkpoint. (Casting a model would round its rotary frequencies too.)"""
     kind = transformers.AutoModelForCausalLM
@@ -95,3 +135,6 @@ def randomise(model: torch.nn.Module) -> None:
                 parameter.normal_(1.0 if "norm" in name else 0.0, 0.3)
             else:
                 parameter.normal_(0.0, 1.5 / parameter.shape[1] ** 0.5)
+        for name, buffer in model.named_buffers():
+            if "e_score_correction_bias" in name:
+                buffer.normal_(0.0, 0.3)

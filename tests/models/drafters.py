@@ -36,6 +36,8 @@ class Dialect:
     reduced: bool = True
     flags: Mapping[str, Any] | None = None
     nested: bool = False
+    latent: bool = False
+    """DeepSeek-V3's attention."""
 
 
 _MODELOPT = {"use_aux_hidden_state": True, "use_last_layernorm": True, "parallel_draft_step": 1}
@@ -52,6 +54,14 @@ DIALECTS = {
     "modelopt_old": Dialect(eagle_config=_MODELOPT, has_t2d=False),
     "modelopt_new": Dialect(prefix="layers.0.", eagle_config=_MODELOPT, ids="eagle_config", has_t2d=False),
     "lightseek": Dialect(reduced=False),
+    "mla": Dialect(architecture="Eagle3DeepseekV2ForCausalLM", reduced=False, latent=True),
+    "mla_reduced": Dialect(
+        prefix="layers.0.",
+        architecture="Eagle3DeepseekV3ForCausalLM",
+        eagle_config={"use_aux_hidden_state": True},
+        ids="eagle_config",
+        latent=True,
+    ),
     "angelslim": Dialect(architecture="Eagle3LlamaForCausalLM", ids="aux_hidden_states_layer_ids"),
     "eagle31": Dialect(eagle_config={}, ids="eagle_config", flags={"fc_norm": True, "norm_output": True}),
     "norm_before_fc": Dialect(eagle_config={}, ids="eagle_config", flags={"norm_before_fc": True}),
@@ -74,6 +84,19 @@ class MadeDrafter:
         is_pickle = (self.directory / "pytorch_model.bin").exists()
         _write(self.directory, config, merged, "pytorch_model.bin" if is_pickle else "model.safetensors")
         return MadeDrafter(self.directory, self.prefix, config, merged)
+
+
+LATENT: Settings = {
+    "model_type": "deepseek_v3",
+    "num_key_value_heads": 4,
+    "head_dim": None,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 14,
+}
+"""Fields of a layer with latent attention, of four heads."""
 
 
 def small_target_config(**changes: Any) -> TargetConfig:
@@ -138,7 +161,8 @@ def make_drafter(
         "max_position_embeddings": 64,
         "rope_theta": 5000.0,
         "vocab_size": target.vocab_size,
-    } | overrides
+    }
+    layer |= (LATENT if kind.latent else {}) | overrides
     num_drafts = draft_vocab_size if kind.reduced else target.vocab_size
     tensors = _weights(kind, layer, target, num_drafts, len(boundaries), own_embedding)
     config = _config(kind, layer, target, num_drafts, boundaries)
@@ -150,16 +174,12 @@ def make_drafter(
 def _weights(
     kind: Dialect, layer: Settings, target: TargetConfig, num_drafts: int, num_taps: int, own_embedding: bool
 ) -> dict[str, Tensor]:
-    hidden, inner, dim = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
+    hidden, inner = layer["hidden_size"], layer["intermediate_size"]
     features, flags = num_taps * target.hidden_size, kind.flags or {}
-    queries, keys = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
     matrices = {
         "fc.weight": (hidden, features),
         "lm_head.weight": (num_drafts, hidden),
-        f"{kind.prefix}self_attn.q_proj.weight": (queries, 2 * hidden),
-        f"{kind.prefix}self_attn.k_proj.weight": (keys, 2 * hidden),
-        f"{kind.prefix}self_attn.v_proj.weight": (keys, 2 * hidden),
-        f"{kind.prefix}self_attn.o_proj.weight": (hidden, queries),
+        **{f"{kind.prefix}self_attn.{name}.weight": shape for name, shape in _attention(kind, layer).items()},
         f"{kind.prefix}mlp.gate_proj.weight": (inner, hidden),
         f"{kind.prefix}mlp.up_proj.weight": (inner, hidden),
         f"{kind.prefix}mlp.down_proj.weight": (hidden, inner),
@@ -169,6 +189,10 @@ def _weights(
     norms = {"norm.weight": hidden}
     norms |= {f"{kind.prefix}{name}.weight": hidden for name in ("input_layernorm", "hidden_norm")}
     norms |= {f"{kind.prefix}post_attention_layernorm.weight": hidden}
+    if kind.latent:
+        norms |= {f"{kind.prefix}self_attn.kv_a_layernorm.weight": layer["kv_lora_rank"]}
+        if layer["q_lora_rank"] is not None:
+            norms |= {f"{kind.prefix}self_attn.q_a_layernorm.weight": layer["q_lora_rank"]}
     if flags.get("fc_norm"):
         norms |= {f"fc_norm.{i}.weight": target.hidden_size for i in range(num_taps)}
     if flags.get("norm_before_fc"):
@@ -176,6 +200,27 @@ def _weights(
     tensors = {name: torch.randn(shape) * 1.5 / shape[1] ** 0.5 for name, shape in matrices.items()}
     tensors |= {name: 1.0 + 0.3 * torch.randn(size) for name, size in norms.items()}
     return tensors | (vocabulary_maps(kind, target.vocab_size, num_drafts) if kind.reduced else {})
+
+
+def _attention(kind: Dialect, layer: Settings) -> dict[str, tuple[int, int]]:
+    """Shapes of the attention's products."""
+    hidden, heads = layer["hidden_size"], layer["num_attention_heads"]
+    if not kind.latent:
+        dim = layer["head_dim"]
+        queries, keys = heads * dim, layer["num_key_value_heads"] * dim
+        shapes = {"q_proj": (queries, 2 * hidden), "k_proj": (keys, 2 * hidden), "v_proj": (keys, 2 * hidden)}
+        return shapes | {"o_proj": (hidden, queries)}
+    rank, turned, value = layer["kv_lora_rank"], layer["qk_rope_head_dim"], layer["v_head_dim"]
+    plain, q_rank = layer["qk_nope_head_dim"], layer["q_lora_rank"]
+    queries = heads * (plain + turned)
+    shapes = {"q_a_proj": (q_rank, 2 * hidden), "q_b_proj": (queries, q_rank)}
+    if q_rank is None:
+        shapes = {"q_proj": (queries, 2 * hidden)}
+    return shapes | {
+        "kv_a_proj_with_mqa": (rank + turned, 2 * hidden),
+        "kv_b_proj": (heads * (plain + value), rank),
+        "o_proj": (hidden, heads * value),
+    }
 
 
 def vocabulary_maps(kind: Dialect, vocab_size: int, num_drafts: int) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from models.tool_templates import LLAMA31_TOOLS, QWEN3_TOOLS, TOOL_TEMPLATES
 from outpace.errors import RequestError
 from outpace.models.text.chat_limits import Budget
 from outpace.models.text.chat_template import MAX_TOOLS, ChatTemplate
+from outpace.models.text.past_calls import with_numbered_ids
 from outpace.models.text.tool_calls import ToolCall, parse_tool_calls
 from outpace.models.text.tool_formats import tool_format
 
@@ -85,17 +86,19 @@ def test_tools_are_shown_as_by_transformers(
     assert tools is None or "Tells the weather <now>, é." in expected
 
 
-@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3.1", "mistral"])
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3.1", "mistral", "kimi"])
 def test_calls_are_read_as_the_template_writes_them(name: str) -> None:
     source = TOOL_TEMPLATES[name]
     without = render(source, [USER], tools=[WEATHER], add_generation_prompt=False)
-    said = render(source, [USER, CALLING], tools=[WEATHER], add_generation_prompt=False)[len(without) :]
+    past = with_numbered_ids([USER, CALLING]) if name == "kimi" else [USER, CALLING]
+    said = render(source, past, tools=[WEATHER], add_generation_prompt=False)[len(without) :]
     for around in (
         "<|im_start|>assistant",
         "<|im_end|>",
         "<|start_header_id|>assistant<|end_header_id|>",
         "<|eot_id|>",
         "</s>",
+        "<|im_assistant|>assistant<|im_middle|>",
     ):
         said = said.replace(around, "")
     form = tool_format(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.checkpoints import make_checkpoint
+from models.checkpoints import make_checkpoint, make_kimi
+from models.kimi_files import write_kimi
 from models.test_target_logits import assert_equal_to_transformers
 from outpace.errors import CheckpointError
 from outpace.models.hf.config import read_target
 from outpace.models.hf.wrapped import read_tensors
+from outpace.models.registry import load_target
+from outpace.models.source import locate
 from outpace.models.target import Target
 
 
@@ -42,16 +46,35 @@ def test_kimi_k2_is_deepseek_v3_and_its_code_is_not_run(tmp_path: Path) -> None:
     assert_equal_to_transformers(target, reference)
 
 
+def test_a_checkpoint_as_kimi_k2_publishes_it(tmp_path: Path) -> None:
+    """Its tokenizer's and its config's Python is told of, and not run; YaRN and routing are transformers'."""
+    reference = make_kimi(tmp_path)
+    write_kimi(tmp_path)
+    loaded = load_target(locate(str(tmp_path)), dtype=torch.float32, device="cpu")
+    assert not (tmp_path / "it-ran").exists()
+    told = [note for note in loaded.notes if "auto_map is ignored" in note]
+    assert len(told) == 2
+    assert told[1].startswith("tokenizer_config.json")
+    assert loaded.tokenizer is not None
+    assert loaded.config.mixture is not None
+    assert loaded.config.latent is not None
+    assert loaded.config.latent.scale == pytest.approx(20**-0.5 * (0.1 * math.log(32.0) + 1.0) ** 2)
+    assert any(bool(layer.mlp.correction_E.any()) for layer in list(loaded.model.layers)[1:])
+    assert_equal_to_transformers(loaded.model, reference)
+
+
 def test_the_language_model_of_kimi_k25(tmp_path: Path) -> None:
     reference = make_checkpoint(tmp_path, "deepseek_v3")
     config = change_config(tmp_path, {})
     outer = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"], "text_config": config}
+    outer |= {"auto_map": {"AutoConfig": "configuration_kimi_k25.KimiK25Config"}}
     (tmp_path / "config.json").write_text(json.dumps(outer))
     tensors = {f"language_model.{name}": tensor for name, tensor in load_file(tmp_path / "model.safetensors").items()}
     tensors |= {"vision_tower.patch_embed.proj.weight": torch.zeros(3), "mm_projector.proj.0.bias": torch.zeros(3)}
     save_file(tensors, tmp_path / "model.safetensors")
     target, notes = load(tmp_path)
     assert any("the language model alone is served" in note for note in notes)
+    assert any("auto_map is ignored" in note for note in notes)
     assert_equal_to_transformers(target, reference)
     save_file(tensors | {"audio_tower.weight": torch.zeros(3)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"audio_tower\.weight"):

@@ -45,6 +45,7 @@ def speculators(tmp_path: Path) -> MadeDrafter:
 
 
 NAMES = {
+    "mla_reduced": "mla",
     "safeailab_safetensors": "safeailab",
     "specforge_plain": "specforge",
     "modelopt_old": "modelopt",
@@ -288,8 +289,10 @@ EAGLE_1 = {f"{LAYER}.{name}_proj.weight": torch.ones(rows, 48) for name, rows in
         ({"fc.weight": torch.ones(48, 144, dtype=torch.int8)}, {}, "fc.weight is torch.int8"),
         ({"layers.1.mlp.up_proj.weight": torch.ones(2, 2)}, {}, "2 layers"),
         ({}, {"num_hidden_layers": 2}, "num_hidden_layers 2"),
-        ({"midlayer.self_attn.kv_a_proj_with_mqa.weight": torch.ones(2, 2)}, {}, "MLA.*Kimi-K2 family"),
-        ({}, {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "MLA.*Kimi-K2 family"),
+        ({f"{LAYER}.kv_a_proj_with_mqa.weight": torch.ones(22, 48)}, {}, "kv_a_proj_with_mqa.weight takes 48.*EAGLE 1"),
+        ({f"{LAYER}.kv_a_proj_with_mqa.weight": torch.ones(22, 96)}, {}, "qk_rope_head_dim is missing"),
+        ({}, {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "no tensor is called kv_a_proj_with_mqa"),
+        ({}, {"architectures": ["EagleDeepSeekMTPModel"]}, "EAGLE 1 or an MTP head of DeepSeek"),
         ({}, {"architectures": ["PEagleDraftModel"]}, "P-EAGLE"),
         ({}, {"architectures": 7}, "architectures is 7; it must be a list of class names"),
         ({}, {"architectures": ["LlamaForCausalLMEagle3", 7]}, "it must be a list of class names"),

@@ -11,9 +11,12 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from transformers import DeepseekV3Config
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 
 from models.dense_attend import DenseAttend
 from models.drafters import DIALECTS, MadeDrafter, make_drafter, small_target, small_target_config
+from models.kimi_files import POISON
 from models.speculators_module import chain_logits, make_speculator
 from outpace.errors import ConfigError, DrafterError
 from outpace.models.arch import RopeConfig
@@ -111,7 +114,31 @@ class PlainReading:
         turned = torch.complex(*x_SND.chunk(2, -1)) * factors
         return torch.cat((turned.real, turned.imag), -1)
 
+    def latent_attention(self, x_SE: Tensor) -> Tensor:
+        """DeepSeek-V3's, keys and values of every head made from the latents; turned pairs lie side by side."""
+        config, rank, plain = self.config, self.config["kv_lora_rank"], self.config["qk_nope_head_dim"]
+        heads, turned = config["num_attention_heads"], config["qk_rope_head_dim"]
+        speeds = config["rope_theta"] ** (-torch.arange(0, turned, 2).double() / turned)
+        angles = torch.arange(len(x_SE))[:, None] * speeds
+        factors = torch.polar(torch.ones_like(angles), angles)[:, None]
+
+        def turn(x_SND: Tensor) -> Tensor:
+            return torch.view_as_real(torch.view_as_complex(x_SND.unflatten(-1, (-1, 2)).contiguous()) * factors)
+
+        q = self.norm("self_attn.q_a_layernorm", self.product("self_attn.q_a_proj", x_SE))
+        q_SND = self.product("self_attn.q_b_proj", q).unflatten(-1, (heads, -1))
+        latent, shared = self.product("self_attn.kv_a_proj_with_mqa", x_SE).split((rank, turned), -1)
+        both = self.product("self_attn.kv_b_proj", self.norm("self_attn.kv_a_layernorm", latent))
+        k_SND, v_SND = both.unflatten(-1, (heads, -1)).split((plain, config["v_head_dim"]), -1)
+        scores = torch.einsum("snd,tnd->nst", q_SND[..., :plain], k_SND)
+        scores += torch.einsum("snpr,tpr->nst", turn(q_SND[..., plain:]), turn(shared[:, None])[:, 0])
+        scores = scores / math.sqrt(plain + turned)
+        weights = scores.masked_fill(torch.ones(scores.shape[1:]).triu(1).bool(), -torch.inf).softmax(-1)
+        return self.product("self_attn.o_proj", torch.einsum("nst,tnd->snd", weights, v_SND).flatten(1))
+
     def attention(self, x_SE: Tensor) -> Tensor:
+        if "self_attn.kv_a_proj_with_mqa.weight" in self.weights:
+            return self.latent_attention(x_SE)
         heads, kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
         q, k, v = (self.product(f"self_attn.{name}_proj", x_SE) for name in "qkv")
         q = self.turn(q.unflatten(-1, (heads, -1)))
@@ -156,6 +183,45 @@ def test_logits_of_every_dialect(tmp_path: Path, dialect: str, own_embedding: bo
     target = small_target()
     made = make_drafter(tmp_path, dialect, target.config, own_embedding=own_embedding)
     assert_reads_plainly(made, target, load(tmp_path, target))
+
+
+@pytest.mark.parametrize("q_rank", [20, None])
+def test_latent_attention_is_that_of_transformers_over_both_states(tmp_path: Path, q_rank: int | None) -> None:
+    """With YaRN at Kimi-K2's values, whose two betas are equal."""
+    yarn = {"type": "yarn", "factor": 32.0, "original_max_position_embeddings": 16, "beta_fast": 1.0, "beta_slow": 1.0}
+    yarn |= {"mscale": 1.0, "mscale_all_dim": 1.0}
+    target = small_target()
+    overrides = {"rope_theta": 50000.0, "rope_scaling": yarn, "max_position_embeddings": 512, "q_lora_rank": q_rank}
+    made = make_drafter(tmp_path, "mla", target.config, **overrides)
+    drafter = load(tmp_path, target)
+    fields = {name: value for name, value in made.config.items() if name != "architectures"}
+    config = DeepseekV3Config(**fields | {"q_lora_rank": q_rank}, attn_implementation="eager")
+    theirs = DeepseekV3Attention(config, layer_idx=0)
+    first = "q_proj" if q_rank is None else "q_a_proj"
+    for name in (first, "kv_a_proj_with_mqa"):
+        setattr(theirs, name, torch.nn.Linear(96, getattr(theirs, name).out_features, bias=False))
+    prefix = "midlayer.self_attn."
+    theirs.load_state_dict({n.removeprefix(prefix): t for n, t in made.tensors.items() if n.startswith(prefix)})
+    x, positions = torch.randn(2, 9, 96), torch.arange(9).expand(2, -1) + 3
+    rotary = DeepseekV3RotaryEmbedding(config)(x, positions)
+    future = torch.full((1, 1, 9, 9), -torch.inf).triu(1)
+    with torch.no_grad():
+        expected = theirs(hidden_states=x, position_embeddings=rotary, attention_mask=future)[0]
+        got = drafter.attention(x, drafter.rotary(positions, x.dtype), DenseAttend([None]), 0)
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_drafter_with_latents_is_told_of_and_not_saved(tmp_path: Path) -> None:
+    target = small_target()
+    made = make_drafter(tmp_path / "made", "mla", target.config).rewrite(auto_map={"AutoModel": "draft.Model"})
+    (made.directory / "draft.py").write_text(POISON)
+    drafter = load(made.directory, target)
+    assert drafter.wiring.dialect == "mla"
+    assert "latent attention: 16 + 6 elements cached a token, for all heads" in drafter.wiring.sentences()
+    assert any("auto_map is ignored" in note for note in drafter.wiring.notes)
+    assert not (made.directory / "it-ran").exists()
+    with pytest.raises(DrafterError, match="latent attention"):
+        save_drafter(drafter, tmp_path / "saved")
 
 
 def test_a_width_that_is_not_the_targets(tmp_path: Path) -> None:
@@ -228,7 +294,7 @@ def logits_of(drafter: Drafter) -> Tensor:
 
 
 @pytest.mark.parametrize("shard_bytes", [1 << 30, 20_000])
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", [name for name, kind in DIALECTS.items() if not kind.latent])
 def test_what_is_saved_loads_as_it_was(tmp_path: Path, dialect: str, shard_bytes: int) -> None:
     target = small_target()
     make_drafter(tmp_path / "in", dialect, target.config, own_embedding=dialect == "eagle31")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from models.chat_templates import CHATML, QWEN3
 from models.chat_templates import LLAMA3 as LLAMA3_TEMPLATE
-from models.tool_templates import HERMES_TOOLS, LLAMA31_TOOLS, MISTRAL_TOOLS, QWEN3_TOOLS, QWEN25_TOOLS
+from models.tool_templates import HERMES_TOOLS, KIMI_TOOLS, LLAMA31_TOOLS, MISTRAL_TOOLS, QWEN3_TOOLS, QWEN25_TOOLS
 from outpace.models.text.json_scan import MAX_DEPTH, JsonScanner
 from outpace.models.text.tool_calls import (
     MAX_CALL_CHARACTERS,
@@ -27,12 +27,15 @@ from outpace.models.text.tool_calls import (
     ToolEvent,
     parse_tool_calls,
 )
-from outpace.models.text.tool_formats import FORMATS, HERMES, LLAMA3, MISTRAL, ToolFormat, tool_format
+from outpace.models.text.tool_formats import FORMATS, HERMES, KIMI, LLAMA3, MISTRAL, ToolFormat, tool_format
 
 ARGUMENTS = '{"city": "Köln {\\"x\\"} \\u00e9", "days": [1, -2.5e3, null, {"a": true}]}'
 WEATHER = ToolCall("weather", ARGUMENTS)
 TIME = ToolCall("time", "{}")
 HERMES_CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
+
+KIMI_SECTION = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+KIMI_CALL = f"<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|>"
 
 WELL_FORMED: list[tuple[ToolFormat, str, str, tuple[ToolCall, ...]]] = [
     (HERMES, HERMES_CALL, "", (WEATHER,)),
@@ -69,6 +72,17 @@ WELL_FORMED: list[tuple[ToolFormat, str, str, tuple[ToolCall, ...]]] = [
     ),
     (MISTRAL, f"[TOOL_CALLS]weather[ARGS]{ARGUMENTS}[TOOL_CALLS]time{{}}", "", (WEATHER, TIME)),
     (MISTRAL, "[TOOL_CALLS]time[CALL_ID]a1[ARGS]{}", "", (TIME,)),
+    (KIMI, f"Let me see.{KIMI_SECTION[0]}{KIMI_CALL}{KIMI_SECTION[1]}", "Let me see.", (WEATHER,)),
+    (
+        KIMI,
+        f"a <|tool_call {KIMI_SECTION[0]}\n{KIMI_CALL}\n"
+        f"<|tool_call_begin|>functions.time:1<|tool_call_argument_begin|>{{}}<|tool_call_end|>{KIMI_SECTION[1]}\n",
+        "a <|tool_call",
+        (WEATHER, TIME),
+    ),
+    (KIMI, f"{KIMI_CALL}", "", (WEATHER,)),
+    (KIMI, "<|tool_call_begin|> time:3 <|tool_call_argument_begin|> {}", "", (TIME,)),
+    (KIMI, "no call: functions.time:0 {}", "no call: functions.time:0 {}", ()),
 ]
 """Format, text, its content, its calls. White space beside a call is layout, but for text that follows it."""
 
@@ -98,6 +112,11 @@ BROKEN: list[tuple[ToolFormat, str]] = [
     (MISTRAL, "[TOOL_CALLS] just words"),
     (MISTRAL, "[TOOL_CALLS]two words{}"),
     (MISTRAL, "[TOOL_CALLS]" + "x" * 2000),
+    (KIMI, "<|tool_call_begin|>functions.time:0{}<|tool_call_end|>"),
+    (KIMI, "<|tool_call_begin|>functions.time:zero<|tool_call_argument_begin|>{}<|tool_call_end|>"),
+    (KIMI, "<|tool_call_begin|>:0<|tool_call_argument_begin|>{}"),
+    (KIMI, "<|tool_call_begin|>functions.time:0<|tool_call_argument_begin|>[]"),
+    (KIMI, "<|tool_call_begin|>functions.time:0<|tool_call_arg"),
 ]
 """No call comes of these, whenever it is told."""
 
@@ -110,6 +129,7 @@ LATE_BROKEN = [
     (LLAMA3, '{"name": "time", "parameters": {}'),
     (MISTRAL, '[TOOL_CALLS] [{"name": "time", "arguments": {"a": tru}}]'),
     (MISTRAL, "[TOOL_CALLS]time[ARGS]{]"),
+    (KIMI, '<|tool_call_begin|>functions.time:0<|tool_call_argument_begin|>{"a": 1,}<|tool_call_end|>'),
 ]
 """The break comes when the name and a part of the arguments are read already."""
 
@@ -193,11 +213,14 @@ def test_content_is_not_held_back_longer_than_it_must() -> None:
     assert parser.push("s b") == [Content(" <tools b")]
 
 
-@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, KIMI], ids=lambda form: form.name)
 def test_only_functions_that_were_offered_are_called(form: ToolFormat) -> None:
     for text in (text for case, text, _, calls in WELL_FORMED if case == form and calls):
-        assert parse_tool_calls(text, form, {"other"}) == (text, ())
-        assert told([text], form, names={"other"}) == [Content(text)]
+        shown = text
+        for token in form.layout:
+            shown = shown.replace(token, "")
+        assert parse_tool_calls(text, form, {"other"}) == (shown, ())
+        assert told([text], form, names={"other"}) == [Content(shown)]
         assert parse_tool_calls(text, form, {"time", "weather"}) == parse_tool_calls(text, form)
 
 
@@ -241,7 +264,7 @@ VALUES = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(
     arguments=st.dictionaries(st.text(max_size=5), VALUES, max_size=3),
-    form=st.sampled_from([HERMES, LLAMA3, MISTRAL]),
+    form=st.sampled_from([HERMES, LLAMA3, MISTRAL, KIMI]),
     ascii_only=st.booleans(),
     data=st.data(),
 )
@@ -276,6 +299,7 @@ def test_the_scanner_takes_what_json_takes(text: str) -> None:
     [
         (HERMES_TOOLS, HERMES),
         (QWEN25_TOOLS, HERMES),
+        (KIMI_TOOLS, KIMI),
         (QWEN3_TOOLS, HERMES),
         (LLAMA31_TOOLS, LLAMA3),
         (MISTRAL_TOOLS, MISTRAL),

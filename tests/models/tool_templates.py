@@ -197,10 +197,39 @@ MISTRAL_TOOLS = """{{- bos_token }}
 {%- endfor %}
 """
 
+KIMI_TOOLS = """{%- if tools -%}
+  <|im_system|>tool_declare<|im_middle|>{{ tools | tojson(separators=(',', ':')) }}<|im_end|>
+{%- endif -%}
+{%- for message in messages -%}
+  {%- if message['role'] == 'user' -%}<|im_user|>user<|im_middle|>
+  {%- elif message['role'] == 'assistant' -%}<|im_assistant|>assistant<|im_middle|>
+  {%- else -%}<|im_system|>{{ message['role'] }}<|im_middle|>
+  {%- endif -%}
+  {%- if message['role'] == 'assistant' and message.get('tool_calls') -%}
+    {%- if message['content'] -%}{{ message['content'] }}{%- endif -%}
+    <|tool_calls_section_begin|>
+    {%- for tool_call in message['tool_calls'] -%}
+      <|tool_call_begin|>{{ tool_call['id'] }}<|tool_call_argument_begin|>
+      {%- if tool_call['function']['arguments'] is string -%}{{ tool_call['function']['arguments'] }}
+      {%- else -%}{{ tool_call['function']['arguments'] | tojson }}{%- endif -%}
+      <|tool_call_end|>
+    {%- endfor -%}
+    <|tool_calls_section_end|>
+  {%- elif message['role'] == 'tool' -%}
+    ## Return of {{ message['tool_call_id'] }}
+{{ message['content'] }}
+  {%- elif message['content'] is string -%}{{ message['content'] }}
+  {%- endif -%}
+  <|im_end|>
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}
+"""
+
 TOOL_TEMPLATES = {
     "hermes": HERMES_TOOLS,
     "qwen2.5": QWEN25_TOOLS,
     "qwen3": QWEN3_TOOLS,
     "llama3.1": LLAMA31_TOOLS,
     "mistral": MISTRAL_TOOLS,
+    "kimi": KIMI_TOOLS,
 }

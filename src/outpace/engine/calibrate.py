@@ -11,15 +11,17 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from outpace.config import ResolvedConfig
 from outpace.engine.runner import Runner
+from outpace.models.arch import TargetConfig
 from outpace.speculation.apart import ApartControl
 from outpace.speculation.control import Control, FixedControl
 from outpace.speculation.cost import CostTable
+from outpace.speculation.experts import Experts
 from outpace.types import CyclePlan, Needs
 
 CHOICES = (0, 1, 2, 3, 4, 5, 7, 10, 15)
@@ -28,6 +30,8 @@ SHORT, LONG = 64, 4096
 """Tokens a row."""
 BATCHES = (1, 8, 4096, 32, 128)
 """Rows, in the order in which they are timed; the engine's most stands for what is more."""
+EXPERT_ROWS = 8
+"""Rows with which the cost of an expert is measured."""
 BUDGET_S = 6.0
 """On a GPU, graphs and compilation included. A batch that was begun is finished."""
 NUM_TIMED, NUM_TIMED_CPU = 8, 3
@@ -55,12 +59,20 @@ def make_control(runner: Runner, config: ResolvedConfig) -> Control:
     """As `config.control` says. Automatic control is calibrated here."""
     if config.control == "fixed" or config.k == 0:
         return FixedControl(config.k)
-    costs = CostTable(runner.buckets, drafts_of(config))
+    costs = CostTable(runner.buckets, drafts_of(config), experts_of(runner.target.config))
     survey = _survey(runner, costs)
     calibration = calibrate(runner, costs, survey)
     if runner.frames is not None:  # elsewhere the cycles that serve are taken apart themselves
         calibration["phases"] = [_phases(runner, k, survey) for k in survey.ks]
     return ApartControl(costs, calibration)
+
+
+def experts_of(config: TargetConfig) -> Experts | None:
+    """A mixture's; None for other targets."""
+    mixture = config.mixture
+    if mixture is None or not any(mixture.layers):
+        return None
+    return Experts(sum(mixture.layers), mixture.num_experts, mixture.num_chosen)
 
 
 def drafts_of(config: ResolvedConfig) -> list[int]:
@@ -92,21 +104,38 @@ def calibrate(runner: Runner, costs: CostTable, survey: Survey) -> dict[str, Any
             left_out.append(bucket)
             continue
         for k in survey.ks:
+            touched: list[int] = []
+            more: dict[str, Any] = {} if costs.experts is None else {"touched": touched}
             points = [
-                (bucket * context, median(time_cycles(runner, bucket, k, context, survey.count)))
+                (bucket * context, median(time_cycles(runner, bucket, k, context, survey.count, **more)))
                 for context in _contexts(runner, survey, bucket)
             ]
-            costs.set(bucket, k, points)
+            costs.set(bucket, k, points, median(touched) if touched else None)
             measured += [
                 {"rows": bucket, "k": k, "context": total // bucket, "ms": round(1e3 * seconds, 4)}
                 for total, seconds in points
             ]
+    if costs.experts is not None:
+        costs.experts.seconds_each = _seconds_an_expert(runner, costs.bucket(EXPERT_ROWS), survey)
     return {
         "seconds": round(time.perf_counter() - began, 3),
         "cycles_each": survey.count,
         "measured": measured,
         "rows_left_out": left_out,
     }
+
+
+def _seconds_an_expert(runner: Runner, num_rows: int, survey: Survey) -> float:
+    """What one more expert of one layer takes: a plain step of random tokens, and one of as many tokens all alike.
+
+    0 where the two touch as many, as with one row; the cost table then goes by what cycles take alone.
+    """
+    apart: list[int] = []
+    alike: list[int] = []
+    seconds_apart = median(time_cycles(runner, num_rows, 0, survey.context, survey.count, touched=apart))
+    seconds_alike = median(time_cycles(runner, num_rows, 0, survey.context, survey.count, touched=alike, alike=True))
+    more = median(apart) - median(alike)
+    return max(0.0, seconds_apart - seconds_alike) / more if more > 0 else 0.0
 
 
 def _contexts(runner: Runner, survey: Survey, bucket: int) -> list[int]:
@@ -124,7 +153,16 @@ def _contexts(runner: Runner, survey: Survey, bucket: int) -> list[int]:
     return [survey.context, long] if long >= 2 * max(1, survey.context) else [survey.context]
 
 
-def time_cycles(runner: Runner, num_rows: int, k: int, context: int, count: int) -> list[float]:
+def time_cycles(
+    runner: Runner,
+    num_rows: int,
+    k: int,
+    context: int,
+    count: int,
+    *,
+    touched: list[int] | None = None,
+    alike: bool = False,
+) -> list[float]:
     """Seconds of each of `count` cycles one after another, enqueued ahead as in serving; one more warms up.
 
     Where the device stood idle before a cycle, the host's clock counts.
@@ -136,13 +174,16 @@ def time_cycles(runner: Runner, num_rows: int, k: int, context: int, count: int)
         context: tokens of each row, on pages of its own as long as there are enough: one page read over and over would
             come from a cache, and hide what context costs. Every cycle adds one; after some they start anew.
         count: cycles.
+        touched: takes the experts that each cycle touched, over all layers of a mixture.
+        alike: all rows of the batch are the first one, so that their tokens go through the same experts.
     """
     most = max(1, min(DRIFT, _limit(runner) - context - runner.num_ahead - k - 1))
     times: list[float] = []
     with _occupied(runner, num_rows, k, context, most) as plan:
+        plan = replace(plan, rows=(0,) * num_rows) if alike else plan
         while len(times) < count:
             runner.put_back(num_rows, context)
-            times += _one_after_another(runner, plan, min(most, count - len(times)))
+            times += _one_after_another(runner, plan, min(most, count - len(times)), touched)
     return times
 
 
@@ -167,7 +208,7 @@ def _phases(runner: Runner, k: int, survey: Survey) -> dict[str, Any]:
     return {"rows": 1, "k": k, "context": survey.context, **medians}
 
 
-def _one_after_another(runner: Runner, plan: CyclePlan, count: int) -> list[float]:
+def _one_after_another(runner: Runner, plan: CyclePlan, count: int, touched: list[int] | None) -> list[float]:
     """Seconds of `count` cycles behind one that is not counted: nothing runs before it."""
     in_flight = deque(runner.enqueue(plan) for _ in range(runner.num_ahead))
     times = []
@@ -175,7 +216,9 @@ def _one_after_another(runner: Runner, plan: CyclePlan, count: int) -> list[floa
     for _ in range(1 + count):
         in_flight.append(runner.enqueue(plan))
         ticket = in_flight.popleft()
-        ticket.read()
+        outcome = ticket.read()
+        if touched is not None and outcome.touched is not None:
+            touched.append(outcome.touched)
         seconds, now = ticket.seconds(), time.perf_counter()
         times.append(now - since if seconds is None else seconds)
         since = now

@@ -242,6 +242,7 @@ class Engine:
                 context=context,
                 num_emitted=num_emitted,
                 seconds=seconds,
+                touched=outcome.touched,
                 masked=work.masks is not None,
             )
         )

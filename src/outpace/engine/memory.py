@@ -19,7 +19,7 @@ def bytes_per_page(target: Target, drafter: Drafter | None, page_size: int, dtyp
     elements = page_size * kinds * config.num_layers * target.num_cached_heads * config.key_dim
     if drafter is not None:
         wiring = drafter.wiring
-        elements += page_size * 2 * drafter.num_cached_heads * wiring.head_dim + wiring.hidden_size
+        elements += page_size * drafter.num_cached_heads * wiring.kv_elements_per_head + wiring.hidden_size
     return elements * dtype.itemsize
 
 

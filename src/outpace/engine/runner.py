@@ -65,6 +65,7 @@ class Runner:
         """None runs cycles as they come, over no more pages than they reach: what pays on a CPU."""
         self._last: torch.cuda.Event | None = None
         self._timed = False
+        self._dice = torch.Generator().manual_seed(0)
 
     def provide(self) -> None:
         """Memory for penalties, biases and bans, when the first request with some comes.
@@ -107,9 +108,18 @@ class Runner:
         self.state.max_k_R[:num_rows] = 0
 
     def put_back(self, num_rows: int, context: int) -> None:
-        """Sets the first rows' lengths, with one token pending."""
-        self.state.length_R[:num_rows] = context
-        self.state.num_pending_R[:num_rows] = 1
+        """Sets the first rows' lengths, with one token pending: a random one each, so that they route as text would.
+
+        They are the same on every rank.
+        """
+        state, vocab_size = self.state, self._pair.target.config.vocab_size
+        tokens = torch.randint(vocab_size, (num_rows,), generator=self._dice).to(state.device)
+        hidden = torch.randn(num_rows, state.pending_hidden_RWH.shape[2], generator=self._dice)
+        state.length_R[:num_rows] = context
+        state.num_pending_R[:num_rows] = 1
+        state.last_token_R[:num_rows] = tokens
+        state.pending_tokens_RW[:num_rows, 0] = tokens
+        state.pending_hidden_RWH[:num_rows, 0] = hidden.to(state.device, state.pending_hidden_RWH.dtype)
 
     def vacate(self, num_rows: int) -> None:
         """Empties the first rows."""

@@ -42,12 +42,13 @@ class Ticket:
         plan, chosen = self.plan, self.chosen
         rows = chosen.outcome_BC.tolist()[: len(plan.rows)]
         tokens = tuple(tuple(row[1 : 1 + row[0]]) for row in rows)
+        touched = None if chosen.touched is None else int(chosen.touched)
         if chosen.tops is None and chosen.prompt_tops is None:
-            return Outcome(tokens)
+            return Outcome(tokens, touched=touched)
         assert not isinstance(plan, CatchUpPlan)
         lines = ((place, place, len(tokens[place]), num) for place, num in plan.logprobs)
         found = {} if chosen.tops is None else _listed(chosen.tops, lines)
-        return Outcome(tokens, found, self._of_prompts())
+        return Outcome(tokens, found, self._of_prompts(), touched)
 
     def _of_prompts(self) -> dict[int, tuple[TokenLogprobs, ...]]:
         tops = self.chosen.prompt_tops
@@ -76,6 +77,7 @@ def on_host(chosen: Chosen) -> Chosen:
         _copied(chosen.outcome_BC),
         None if tops is None else tops.map(_copied),
         None if prompt_tops is None else prompt_tops.map(_copied),
+        None if chosen.touched is None else _copied(chosen.touched),
     )
 
 

@@ -176,6 +176,7 @@ class PagedAttend:
             self._start_B,
             scale=scale,
             page_size=self._cache.page_size,
+            first_B=self._first_B,
         )
 
     def _in_place(self, layer: int, q_BSHD: Tensor) -> Tensor:

@@ -41,7 +41,8 @@ class DrafterAnatomy:
     @property
     def kv_elements_per_token(self) -> int:
         """Keys and values of one token in its one layer."""
-        return 2 * self.wiring.num_kv_heads * self.wiring.head_dim
+        num_heads = self.wiring.num_kv_heads if self.wiring.shape.latent is None else 1
+        return num_heads * self.wiring.kv_elements_per_head
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

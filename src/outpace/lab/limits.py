@@ -125,8 +125,14 @@ def target_reads(config: TargetConfig, itemsize: int) -> Reads:
 
 
 def drafter_reads(wiring: DrafterWiring, itemsize: int) -> Reads:
-    """One draft step: the layer, its norms and the draft head."""
+    """One draft step: the layer, its norms and the draft head.
+
+    Raises:
+        ConfigError: it has latent attention.
+    """
     shape = wiring.shape
+    if shape.latent is not None:
+        raise ConfigError("limits are for dense models; the drafter has latent attention")
     hidden, head_dim = shape.hidden_size, shape.head_dim
     q, kv = shape.num_heads * head_dim, shape.num_kv_heads * head_dim
     products = (q + 2 * kv) * 2 * hidden + q * hidden + 3 * hidden * shape.intermediate_size

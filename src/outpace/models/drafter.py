@@ -24,17 +24,18 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from outpace.distributed.group import ALONE
+from outpace.distributed.group import ALONE, Group
 from outpace.errors import ConfigError
 from outpace.models.fresh import DrafterOptions, fresh_wiring
+from outpace.models.latent import LatentAttention
 from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, fuses, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.parallel import Head, across
 from outpace.models.rope import RotaryEmbedding
 from outpace.models.shares import kv_share, why_whole
-from outpace.models.slots import attention_slots, head_slots, mlp_slots
+from outpace.models.slots import attention_slots, head_slots, latent_slots, mlp_slots
 from outpace.models.target import Target
-from outpace.models.wiring import DrafterWiring
+from outpace.models.wiring import DrafterWiring, LayerShape
 
 
 class Drafter(nn.Module):
@@ -75,18 +76,7 @@ class Drafter(nn.Module):
         self.embed_norm = RMSNorm(hidden, eps, **place)
         self.hidden_norm = RMSNorm(hidden, eps, **place)
         self.rotary = RotaryEmbedding(wiring.rope, shape.head_dim, device=device)
-        self.attention = Attention(
-            2 * hidden,
-            hidden,
-            num_heads=shape.num_heads,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            qkv_bias=shape.qkv_bias,
-            output_bias=shape.output_bias,
-            qk_norm_eps=eps if shape.qk_norm else None,
-            group=group,
-            **place,
-        )
+        self.attention = _attention(shape, group, place)
         self.mlp_norm = RMSNorm(hidden, eps, **place)
         self.mlp = GatedMLP(hidden, shape.intermediate_size, bias=shape.mlp_bias, group=group, **place)
         self.norm = RMSNorm(hidden, eps, **place)
@@ -192,7 +182,8 @@ class Drafter(nn.Module):
     @property
     def num_cached_heads(self) -> int:
         """Heads of the keys and values that this rank caches."""
-        return kv_share(self.group, self.wiring.num_kv_heads).size
+        latent = self.wiring.shape.latent is not None
+        return 1 if latent else kv_share(self.group, self.wiring.num_kv_heads).size
 
     def pack(self) -> bool:
         """Readies the loaded drafter for inference, for good; see `layers.pack`. Its target's parts are left alone."""
@@ -205,6 +196,8 @@ class Drafter(nn.Module):
             CheckpointError: tensors are missing, unknown, of another shape or not of a float type.
         """
         fill(self.slots(self.wiring.prefix), tensors)
+        if isinstance(self.attention, LatentAttention):
+            self.attention.bring_halves_together()
 
     def slots(self, prefix: str) -> dict[str, Slot]:
         """Where each tensor of a checkpoint goes, whose layer is called `prefix`; the vocabulary maps aside."""
@@ -213,7 +206,9 @@ class Drafter(nn.Module):
             "hidden_norm.weight": Slot(self.hidden_norm.weight),
             "post_attention_layernorm.weight": Slot(self.mlp_norm.weight),
         }
-        layer |= attention_slots(self.attention) | mlp_slots(self.mlp)
+        attention = self.attention
+        layer |= latent_slots(attention) if isinstance(attention, LatentAttention) else attention_slots(attention)
+        layer |= mlp_slots(self.mlp)
         slots: dict[str, Slot] = {"norm.weight": Slot(self.norm.weight)}
         slots |= {f"{prefix}{name}": slot for name, slot in layer.items()}
         if self.fc is not None:
@@ -224,3 +219,31 @@ class Drafter(nn.Module):
         slots |= {f"fc_norm.{name}": Slot(parameter) for name, parameter in self.fc_norm.named_parameters()}
         slots |= {"embed_tokens.weight": Slot(self.embed.weight)} if self.wiring.embedding == "own" else {}
         return slots | (head_slots(self.lm_head, "lm_head") if self.wiring.lm_head == "own" else {})
+
+
+def _attention(shape: LayerShape, group: Group, place: dict[str, Any]) -> Attention | LatentAttention:
+    hidden = shape.hidden_size
+    if shape.latent is not None:
+        return LatentAttention(
+            2 * hidden,
+            hidden,
+            shape.latent,
+            num_heads=shape.num_heads,
+            turned_dim=shape.head_dim,
+            qkv_bias=shape.qkv_bias,
+            output_bias=shape.output_bias,
+            group=group,
+            **place,
+        )
+    return Attention(
+        2 * hidden,
+        hidden,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        qkv_bias=shape.qkv_bias,
+        output_bias=shape.output_bias,
+        qk_norm_eps=shape.norm_eps if shape.qk_norm else None,
+        group=group,
+        **place,
+    )

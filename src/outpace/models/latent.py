@@ -15,9 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from outpace.distributed.group import Group
+from outpace.distributed.group import ALONE, Group
 from outpace.kernels.attention import PagedAttend
-from outpace.models.arch import TargetConfig
+from outpace.models.arch import LatentConfig
 from outpace.models.layers import Attend, Linear, RMSNorm, SummandLinear, fuses
 from outpace.models.rope import Rotary, rotate
 from outpace.models.shares import even_share
@@ -29,36 +29,48 @@ NORM_EPS = 1e-6
 class LatentAttention(nn.Module):
     """One layer's, or a rank's share of its heads; the latents are whole on every rank.
 
+    Its input may be wider than the model (`in_features`), as EAGLE-3's is.
+
     `attend` sees one KV head: its key is the latent and the turned part, its value the latent.
     """
 
-    def __init__(self, config: TargetConfig, *, group: Group, dtype: torch.dtype, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        hidden_size: int,
+        latent: LatentConfig,
+        *,
+        num_heads: int,
+        turned_dim: int,
+        qkv_bias: bool = False,
+        output_bias: bool = False,
+        group: Group = ALONE,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
         super().__init__()
-        latent = config.latent
-        assert latent is not None
-        self.heads = even_share(group, config.num_heads)
-        self.latent, self.num_heads, self.turned_dim = latent, self.heads.size, config.head_dim
-        hidden, bias = config.hidden_size, config.qkv_bias
-        num_rows = self.num_heads * (latent.plain_dim + config.head_dim)
+        self.heads = even_share(group, num_heads)
+        self.latent, self.num_heads, self.turned_dim = latent, self.heads.size, turned_dim
+        num_rows = self.num_heads * (latent.plain_dim + turned_dim)
         self.q_down: Linear | None = None
         self.q_norm: RMSNorm | None = None
         if latent.q_rank is not None:
-            self.q_down = Linear(hidden, latent.q_rank, bias=bias, dtype=dtype, device=device)
+            self.q_down = Linear(in_features, latent.q_rank, bias=qkv_bias, dtype=dtype, device=device)
             self.q_norm = RMSNorm(latent.q_rank, NORM_EPS, dtype=dtype, device=device)
-        self.q_up = Linear(latent.q_rank or hidden, num_rows, dtype=dtype, device=device)
-        self.kv_down = Linear(hidden, latent.kv_rank + config.head_dim, bias=bias, dtype=dtype, device=device)
+        self.q_up = Linear(latent.q_rank or in_features, num_rows, dtype=dtype, device=device)
+        self.kv_down = Linear(in_features, latent.kv_rank + turned_dim, bias=qkv_bias, dtype=dtype, device=device)
         self.kv_norm = RMSNorm(latent.kv_rank, NORM_EPS, dtype=dtype, device=device)
         shape = (self.num_heads, latent.plain_dim + latent.value_dim, latent.kv_rank)
         self.kv_up = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
         self.output = SummandLinear(
-            config.num_heads * latent.value_dim,
-            hidden,
+            num_heads * latent.value_dim,
+            hidden_size,
             group=group,
-            bias=config.output_bias,
+            bias=output_bias,
             dtype=dtype,
             device=device,
         )
-        self.query_scale = latent.scale * config.key_dim**0.5
+        self.query_scale = latent.scale * (latent.kv_rank + turned_dim) ** 0.5
         """`attend` scales by key_dim ** -0.5; this makes it the model's own scale."""
 
     def forward(self, x_BSH: Tensor, rotary: Rotary, attend: Attend, layer_index: int) -> Tensor:

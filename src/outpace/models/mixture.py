@@ -26,6 +26,8 @@ class Mixture(nn.Module):
     """
 
     correction_E: Tensor | None
+    chosen_TC: Tensor
+    """The experts that the tokens of the last forward went through."""
 
     def __init__(
         self,
@@ -59,9 +61,11 @@ class Mixture(nn.Module):
 
             if gpu.fits(x_TH, self.config.num_chosen):
                 chosen = gpu.choose(self.router(x_TH), self.config.num_chosen, normalizes=self.config.normalizes)
+                self.chosen_TC = chosen[0]
                 summands: Tensor = gpu.mixture(x_TH, *chosen, self.gate_up, self.down)
                 return summands.view(-1, *x_BSH.shape)
         experts_TC, scores_TC = self.choose(x_TH)
+        self.chosen_TC = experts_TC
         out_TH = torch.zeros(x_TH.shape, dtype=torch.float32, device=x_TH.device)
         for expert in experts_TC.unique().tolist():
             tokens, places = torch.where(experts_TC == expert)

@@ -56,6 +56,7 @@ def describe_target(source: Source) -> Described:
         )
     tokenizer = Tokenizer.from_directory(source.path)
     config, notes = read_target(source.path, tokenizer_eos=None if tokenizer is None else tokenizer.eos_token_id)
+    notes += () if tokenizer is None else tokenizer.notes
     return Described(config=config, tokenizer=tokenizer, notes=notes, open_tensors=partial(read_tensors, source.path))
 
 

@@ -71,7 +71,7 @@ def check_target(config: TargetConfig, num_ranks: int) -> None:
 def why_whole(shape: LayerShape, num_ranks: int) -> str | None:
     """Why a drafter cannot be cut into so many ranks, so that each holds it whole; None if it can."""
     sizes = {"num_attention_heads": shape.num_heads, "intermediate_size": shape.intermediate_size}
-    return _why_not(sizes, shape.num_kv_heads, num_ranks)
+    return _why_not(sizes, shape.num_kv_heads if shape.latent is None else num_ranks, num_ranks)
 
 
 def _why_not(sizes: dict[str, int], num_kv_heads: int, num_ranks: int) -> str | None:

@@ -67,7 +67,17 @@ class Layer(nn.Module):
 
 def _attention(config: TargetConfig, group: Group, place: dict[str, Any]) -> Attention | LatentAttention:
     if config.latent is not None:
-        return LatentAttention(config, group=group, **place)
+        return LatentAttention(
+            config.hidden_size,
+            config.hidden_size,
+            config.latent,
+            num_heads=config.num_heads,
+            turned_dim=config.head_dim,
+            qkv_bias=config.qkv_bias,
+            output_bias=config.output_bias,
+            group=group,
+            **place,
+        )
     return Attention(
         config.hidden_size,
         config.hidden_size,
@@ -138,6 +148,19 @@ class Target(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Final hidden states [..., H] → logits [..., V], in the model's dtype, on every rank."""
         return self.lm_head(hidden)
+
+    def experts_touched(self) -> Tensor | None:
+        """How many experts the last forward touched, over all layers: int64, one number; None if there are none.
+
+        Tokens that only fill a batch up count, since their experts are read too.
+        """
+        chosen = [layer.mlp.chosen_TC for layer in self.layers if isinstance(layer.mlp, Mixture)]
+        mixture = self.config.mixture
+        if mixture is None or not chosen:
+            return None
+        experts_LP = torch.stack(chosen).flatten(1).long()
+        marks_LE = experts_LP.new_zeros(len(chosen), mixture.num_experts).scatter_(1, experts_LP, 1)
+        return marks_LE.sum()
 
     @property
     def num_cached_heads(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from outpace.models.arch import RopeConfig
+from outpace.models.arch import LatentConfig, RopeConfig
 
 D2tKind = Literal["offset", "absolute", "none"]
 Owner = Literal["own", "target"]
@@ -33,6 +33,8 @@ class LayerShape:
     fc_bias: bool = False
     qk_norm: bool = False
     """Norms of each query and key head, as in Qwen3."""
+    latent: LatentConfig | None = None
+    """Latent attention, as in DeepSeek-V3; `head_dim` is then the part of a head that is turned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class DrafterWiring:
     """How a drafter is joined to its target."""
 
     dialect: str
-    """Who wrote it: safeailab, specforge, speculators, modelopt, lightseek or angelslim."""
+    """Who wrote it: safeailab, specforge, speculators, modelopt, lightseek, angelslim or mla."""
     prefix: str
     """Of the layer's tensors in the file: "midlayer." or "layers.0."."""
     shape: LayerShape
@@ -83,6 +85,22 @@ class DrafterWiring:
     def head_dim(self) -> int:
         return self.shape.head_dim
 
+    @property
+    def key_dim(self) -> int:
+        """Elements of a cached key; a latent is cached with the turned part of the key behind it."""
+        latent = self.shape.latent
+        return self.head_dim if latent is None else latent.kv_rank + self.head_dim
+
+    @property
+    def shared_value_dim(self) -> int | None:
+        """How many elements of a cached key are the value; None if values are cached beside the keys."""
+        return None if self.shape.latent is None else self.shape.latent.kv_rank
+
+    @property
+    def kv_elements_per_head(self) -> int:
+        """What a token takes in the cache of one of its heads."""
+        return 2 * self.key_dim if self.shape.latent is None else self.key_dim
+
     def describe(self) -> dict[str, Any]:
         """All of it as JSON-able values, with the same in sentences under "sentences"."""
         return asdict(self) | {"sentences": self.sentences()}
@@ -94,6 +112,7 @@ class DrafterWiring:
             f"taps the target at layer boundaries {', '.join(map(str, self.aux_boundaries))}: {self.aux_source}",
             self._vocabulary(),
             f"embedding: {self.embedding_source}; head: {self.lm_head}",
+            *self._attention(),
             self._norms(),
             self._positions(),
             *self.notes,
@@ -103,6 +122,12 @@ class DrafterWiring:
         if self.draft_vocab_size == self.vocab_size:
             return f"proposes any of the target's {self.vocab_size} tokens (d2t: {self.d2t})"
         return f"proposes {self.draft_vocab_size} of the target's {self.vocab_size} tokens; d2t is read as {self.d2t}"
+
+    def _attention(self) -> list[str]:
+        latent = self.shape.latent
+        if latent is None:
+            return []
+        return [f"latent attention: {latent.kv_rank} + {self.head_dim} elements cached a token, for all heads"]
 
     def _norms(self) -> str:
         residual = "normed" if self.norm_before_residual else "unnormed"

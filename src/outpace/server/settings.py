@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from outpace.checks import check_integers, check_real
 from outpace.errors import ConfigError
 
-ToolParser = Literal["auto", "hermes", "llama3", "mistral"]
+ToolParser = Literal["auto", "hermes", "llama3", "mistral", "kimi"]
 MIB = 1 << 20
 DAY = 86_400.0
 

@@ -19,3 +19,5 @@ class Chosen:
     """Of these tokens."""
     prompt_tops: Tops | None = None
     """Of prompt tokens, by row that wants them."""
+    touched: Tensor | None = None
+    """How many experts a cycle touched, over all layers of a mixture."""

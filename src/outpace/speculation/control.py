@@ -77,6 +77,8 @@ class CycleSeen:
     num_emitted: int
     seconds: float
     """From the end of the forward before it, host included."""
+    touched: int | None = None
+    """Experts that it touched, over all layers, if the target is a mixture."""
     masked: bool = False
     """Some row was under a grammar: nothing ran ahead, and the host made masks."""
 
@@ -239,7 +241,7 @@ class AutomaticControl:
         return self.overall.rates()
 
     def observe(self, seen: CycleSeen) -> None:
-        disturbed = self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds)
+        disturbed = self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds, seen.touched)
         if seen.k:
             self._probing = max(0, self._probing - 1)
         if disturbed:
@@ -275,5 +277,6 @@ class AutomaticControl:
             "switches": self.num_switches,
             "acceptance": [round(rate, 4) for rate in self._overall_rates()],
             "calibration": self.calibration,
+            "experts": None if self.costs.experts is None else self.costs.experts.describe(),
             "costs": self.costs.as_dict(),
         }

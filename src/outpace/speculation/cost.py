@@ -3,6 +3,7 @@
 A cycle's time is taken as base + slope · context tokens of all its rows, for each (bucket, k): weights are read once
 whatever the context, keys and values once a token. What is observed later scales an entry as a whole. Between measured
 k's and between measured buckets an entry is interpolated, outside them borrowed from the nearest, until it is seen.
+Of a mixture an entry also knows how many experts it was measured with, and moves with those that are expected.
 
 Legend: a bucket is a number of rows that a forward is padded to.
 """
@@ -16,10 +17,14 @@ from itertools import pairwise
 from statistics import linear_regression
 from typing import Any, Literal
 
+from outpace.speculation.experts import Experts
+
 FOLLOWING = 0.05
 """How far an observation moves an entry; the first ones move it more, to their mean."""
 OUTLIER = 4.0
 """An observation this many times off is a disturbance (a compilation, a paused machine), and moves nothing."""
+LEAST_LEFT = 0.2
+"""Of a base, whatever fewer experts are expected to save."""
 CERTAIN = 3
 """So many of them in a row are the truth."""
 
@@ -35,9 +40,12 @@ class _Entry:
     """In a row."""
     loose: bool = False
     """Taken from other buckets, and not seen yet."""
+    experts: float | None = None
+    """That its cycles touched when it was measured; None if that is not known."""
 
-    def seconds(self, context: int) -> float:
-        return self.scale * (self.base + self.slope * context)
+    def seconds(self, context: int, moved: float = 0.0) -> float:
+        """`moved`: seconds that other experts take than those it was measured with."""
+        return self.scale * (max(self.base + moved, LEAST_LEFT * self.base) + self.slope * context)
 
 
 class CostTable:
@@ -46,27 +54,30 @@ class CostTable:
     Args:
         buckets: ascending.
         ks: ascending, 0 first.
+        experts: of a mixture.
     """
 
-    def __init__(self, buckets: Sequence[int], ks: Sequence[int]) -> None:
+    def __init__(self, buckets: Sequence[int], ks: Sequence[int], experts: Experts | None = None) -> None:
         assert ks[0] == 0
+        self.experts = experts
         self.buckets, self.ks = tuple(buckets), tuple(ks)
         self._rows: dict[int, dict[int, _Entry]] = {}
         """By bucket, then k."""
 
-    def set(self, bucket: int, k: int, points: Sequence[tuple[int, float]]) -> None:
+    def set(self, bucket: int, k: int, points: Sequence[tuple[int, float]], experts: float | None = None) -> None:
         """What was measured; a line through it, which context never makes cheaper.
 
         Args:
             bucket: of `buckets`.
             k: of `ks`.
             points: (context tokens of all rows together, seconds), one or more.
+            experts: that these cycles touched, over all layers.
         """
         contexts, times = zip(*points, strict=True)
         slope = max(0.0, linear_regression(contexts, times).slope) if len(set(contexts)) > 1 else 0.0
         base = (sum(times) - slope * sum(contexts)) / len(points)
         row = self._rows.setdefault(bucket, {})
-        row[k] = _Entry(max(1e-9, base), slope, "measured")
+        row[k] = _Entry(max(1e-9, base), slope, "measured", experts=experts)
         self._interpolate_ks(row)
 
     def bucket(self, num_rows: int) -> int:
@@ -82,21 +93,40 @@ class CostTable:
             context: tokens of all rows together.
         """
         row = self._row(num_rows)
-        return max(row[0].seconds(context), row[k].seconds(context))
+        return max(self._seconds(row, num_rows, 0, context), self._seconds(row, num_rows, k, context))
 
     def by_k(self, num_rows: int, context: int) -> dict[int, float]:
         """`seconds` of every k."""
         row = self._row(num_rows)
-        plain = row[0].seconds(context)
-        return {k: max(plain, entry.seconds(context)) for k, entry in row.items()}
+        plain = self._seconds(row, num_rows, 0, context)
+        return {k: max(plain, self._seconds(row, num_rows, k, context)) for k in row}
 
-    def observe(self, num_rows: int, k: int, context: int, seconds: float) -> bool:
-        """Corrects an entry by a cycle that ran; says whether it was left out as a disturbance."""
+    def _seconds(self, row: dict[int, _Entry], num_rows: int, k: int, context: int) -> float:
+        touched = None if self.experts is None else self.experts.expected(num_rows * (k + 1))
+        return row[k].seconds(context, self._moved(row[k], touched))
+
+    def _moved(self, entry: _Entry, touched: float | None) -> float:
+        """Seconds that so many experts take more than those that an entry was measured with."""
+        if self.experts is None or touched is None or entry.experts is None:
+            return 0.0
+        return self.experts.seconds_each * (touched - entry.experts)
+
+    def observe(self, num_rows: int, k: int, context: int, seconds: float, touched: int | None = None) -> bool:
+        """Corrects an entry by a cycle that ran; says whether it was left out as a disturbance.
+
+        Args:
+            num_rows, k, context: as `seconds`'.
+            seconds: what it took.
+            touched: experts, over all layers. What they explain of its time corrects nothing.
+        """
         row = self._row(num_rows)
         entry = row[k]
-        ratio = seconds / entry.seconds(context)
+        if self.experts is not None and touched is not None:
+            self.experts.learn(num_rows * (k + 1), touched)
+        moved = self._moved(entry, touched)
+        ratio = seconds / entry.seconds(context, moved)
         if entry.loose:
-            self._settle(row, k, ratio, seconds - entry.slope * context)
+            self._settle(row, k, ratio, seconds - entry.slope * context - moved)
             return False
         if 1.0 / OUTLIER < ratio < OUTLIER:
             entry.num_outliers = 0
@@ -170,6 +200,7 @@ class CostTable:
                 "base_ms": round(1e3 * entry.base * entry.scale, 4),
                 "us_per_1k_context": round(1e9 * entry.slope * entry.scale, 4),
                 "observed_over_measured": round(entry.scale, 4),
+                **({} if entry.experts is None else {"experts": round(entry.experts, 1)}),
             }
             for bucket, row in sorted(self._rows.items())
             for k, entry in sorted(row.items())
@@ -180,4 +211,7 @@ def _between(first: _Entry, last: _Entry, part: float) -> _Entry:
     """What lies `part` of the way from one entry to another, both as they are known by now."""
     base = first.base * first.scale * (1.0 - part) + last.base * last.scale * part
     slope = first.slope * first.scale * (1.0 - part) + last.slope * last.scale * part
-    return _Entry(base, slope, "interpolated")
+    experts = None
+    if first.experts is not None and last.experts is not None:
+        experts = first.experts * (1.0 - part) + last.experts * part
+    return _Entry(base, slope, "interpolated", experts=experts)

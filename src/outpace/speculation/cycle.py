@@ -103,7 +103,7 @@ class Cycle:
         if self.num_logprobs is not None:
             tops = tops_of(verified.logits_BSV, outcome_BC[:, 1:], self.num_logprobs)
         self.mark("accept")
-        return Chosen(outcome_BC, tops)
+        return Chosen(outcome_BC, tops, touched=verified.touched)
 
 
 def cycle(

@@ -42,7 +42,8 @@ class Pair:
         cache = pages(config.num_layers, target.num_cached_heads, config.key_dim, config.shared_value_dim)
         if drafter is None:
             return cls(target, cache)
-        return cls(target, cache, drafter, pages(1, drafter.num_cached_heads, drafter.wiring.head_dim))
+        wiring = drafter.wiring
+        return cls(target, cache, drafter, pages(1, drafter.num_cached_heads, wiring.key_dim, wiring.shared_value_dim))
 
     @property
     def taps(self) -> tuple[int, ...]:

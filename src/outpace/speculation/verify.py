@@ -26,6 +26,8 @@ class Verified:
     """If asked."""
     fused_BSH: Tensor | None
     """The drafter's fused features of the same positions, if asked."""
+    touched: Tensor | None = None
+    """With logits, how many experts it touched, over all layers of a mixture."""
 
 
 def verify(
@@ -61,9 +63,10 @@ def verify(
     taps = pair.taps if with_features else ()
     hidden_BSH, features_BSF = pair.target(tokens_BS, positions_BS, attend, taps)
     logits_BSV = pair.target.logits(hidden_BSH) if with_logits else None
+    touched = pair.target.experts_touched() if with_logits else None
     if features_BSF is None:
-        return Verified(hidden_BSH, logits_BSV, None)
+        return Verified(hidden_BSH, logits_BSV, None, touched)
     assert pair.drafter is not None
     fused_BSH = pair.drafter.fuse(features_BSF)
     keep_boundaries(state.boundary_PH, fused_BSH, slots_BS, page_size)
-    return Verified(hidden_BSH, logits_BSV, fused_BSH)
+    return Verified(hidden_BSH, logits_BSV, fused_BSH, touched)

@@ -48,7 +48,7 @@ def _copy_layer(drafter: Drafter, last: Layer) -> None:
     Latent attention and a mixture of experts have none.
     """
     _copy(drafter.hidden_norm.weight, last.input_norm.weight)
-    if isinstance(last.attention, Attention):
+    if isinstance(last.attention, Attention) and isinstance(drafter.attention, Attention):
         _copy(drafter.attention.qkv.weight[:, -last.attention.qkv.in_features :], last.attention.qkv.weight)
         _copy(drafter.attention.output.weight, last.attention.output.weight)
     if isinstance(last.mlp, GatedMLP) and _copy(drafter.mlp.gate_up.weight, last.mlp.gate_up.weight):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from outpace import __version__
-from outpace.errors import ConfigError
+from outpace.errors import ConfigError, DrafterError
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import load_drafter
 from outpace.models.registry import LoadedTarget
@@ -48,6 +48,10 @@ def prepare_drafter(
     weight = target.model.embed.weight
     if init_from is not None:
         drafter = load_drafter(init_from, target.model, dtype=weight.dtype, device=weight.device)
+        if drafter.wiring.shape.latent is not None:
+            raise DrafterError(
+                f"drafter {init_from} has latent attention, which is not trained here; leave init_from out"
+            )
         return Prepared(drafter=_trainable(drafter), coverage=None)
     chosen = choose_vocabulary(
         count_tokens(conversations, target.config.vocab_size),

@@ -89,11 +89,12 @@ for model in (FLOAT, "*bf16"):
             BLOCK_D=128, PDL=True,
         )
     kernel = latent._attend_latent
-    for splits in (1, 8):
-        kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, peak_ptr=FLOAT, total_ptr=FLOAT)
+    for splits, has_first in ((1, False), (1, True), (8, False), (8, True)):
+        kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, first_ptr=INT, peak_ptr=FLOAT, total_ptr=FLOAT)
         compile(
-            kernel, kinds | ({"out_ptr": FLOAT} if splits > 1 else {}), N=8, R=512, D=64, PAGE=64, SPLITS=splits,
-            BLOCK_M=16, BLOCK_T=32, BLOCK_R=512, BLOCK_D=64, PRECISION="ieee" if model == FLOAT else None, PDL=True,
+            kernel, kinds | ({"out_ptr": FLOAT} if splits > 1 else {}), N=8, R=512, D=64, HAS_FIRST=has_first, PAGE=64,
+            SPLITS=splits, BLOCK_M=16, BLOCK_T=32, BLOCK_R=512, BLOCK_D=64,
+            PRECISION="ieee" if model == FLOAT else None, PDL=True,
         )
     kernel = latent._store_latent
     compile(kernel, pointers(kernel, model, slot_ptr=INT), R=512, D=64, BLOCK_R=512, BLOCK_D=64, PDL=True)

@@ -20,10 +20,13 @@ STARTS = [0, 3, 17, 100]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_tokens", [1, 4])
-@pytest.mark.parametrize(("heads", "splits"), [(3, 1), (20, 4)])
+@pytest.mark.parametrize(
+    ("heads", "splits", "firsts"), [(3, 1, None), (20, 4, None), (3, 1, [0, 5, 9, 2]), (20, 4, [0, 4, 17, 90])]
+)
 def test_equals_a_plain_softmax_over_what_was_stored(
-    dtype: torch.dtype, num_tokens: int, heads: int, splits: int
+    dtype: torch.dtype, num_tokens: int, heads: int, splits: int, firsts: list[int] | None
 ) -> None:
+    """Tokens before the first position that a row sees (3 and 4, for `firsts` of 5) see themselves and what follows."""
     B = len(STARTS)
     cache = torch.randn(B * NUM_PAGES * PAGE + PAGE, R + D, dtype=dtype, device=DEVICE)
     table = (torch.randperm(B * NUM_PAGES, device=DEVICE) + 1).view(B, NUM_PAGES)
@@ -41,14 +44,24 @@ def test_equals_a_plain_softmax_over_what_was_stored(
     q = torch.randn(B, num_tokens, heads, PLAIN + D, dtype=dtype, device=DEVICE)
     absorbed = torch.randn(B, num_tokens, heads, R, dtype=dtype, device=DEVICE)
     out = latent_attention(
-        absorbed, q[..., PLAIN:], rotary, cache, table, start_B, scale=0.3, page_size=PAGE, max_splits=splits
+        absorbed,
+        q[..., PLAIN:],
+        rotary,
+        cache,
+        table,
+        start_B,
+        scale=0.3,
+        page_size=PAGE,
+        max_splits=splits,
+        first_B=None if firsts is None else torch.tensor(firsts, device=DEVICE),
     )
     queries = torch.cat((absorbed, rotate(q[..., PLAIN:], rotary)), -1).double()
     every = torch.arange(NUM_PAGES * PAGE, device=DEVICE)[None]
     for row, start in enumerate(STARTS):
         keys = cache[slots_of(every, table[row : row + 1], PAGE)[0]].double()
         for token in range(num_tokens):
-            seen = keys[: start + token + 1]
+            own = start + token
+            seen = keys[min(own, 0 if firsts is None else firsts[row]) : own + 1]
             weights = (0.3 * queries[row, token] @ seen.T).softmax(-1)
             expected = weights @ seen[:, :R]
             assert (out[row, token] - expected).norm() / expected.norm() < (1e-5 if dtype == torch.float32 else 1e-2)

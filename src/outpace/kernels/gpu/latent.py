@@ -39,6 +39,7 @@ def _attend_latent(
     cache_ptr,
     table_ptr,
     start_ptr,
+    first_ptr,
     out_ptr,
     peak_ptr,
     total_ptr,
@@ -49,6 +50,7 @@ def _attend_latent(
     N: tl.constexpr,
     R: tl.constexpr,
     D: tl.constexpr,
+    HAS_FIRST: tl.constexpr,
     PAGE: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -65,13 +67,15 @@ def _attend_latent(
     E: tl.constexpr = R + D
     wait(PDL)
     start = tl.load(start_ptr + row).to(tl.int32)
-    low, high, share, first_split = span(start, 0, num_tokens, num_pages * PAGE, 0, SPLITS, BLOCK_T)
+    first = tl.load(first_ptr + row).to(tl.int32) if HAS_FIRST else 0
+    low, high, share, first_split = span(start, first, num_tokens, num_pages * PAGE, 0, SPLITS, BLOCK_T)
     begin = tl.maximum((first_split + split) * share, low)
     end = tl.minimum((first_split + split + 1) * share, high)
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     token_M = m // N
     live_M = token_M < num_tokens
     own_M = start + token_M
+    low_M = tl.minimum(own_M, first)
     r, d = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_D)
     real_R, real_D = r < R, d < D
     query_M = row * num_tokens * N + m
@@ -102,7 +106,7 @@ def _attend_latent(
         )
         score_MT = tl.dot(q_MR, latent_TR.T, input_precision=PRECISION)
         score_MT = tl.dot(q_MD, key_TD.T, score_MT, input_precision=PRECISION) * scale
-        seen_MT = inside_T[None, :] & (t[None, :] <= own_M[:, None])
+        seen_MT = inside_T[None, :] & (t[None, :] <= own_M[:, None]) & (t[None, :] >= low_M[:, None])
         score_MT = tl.where(seen_MT, score_MT, float("-inf"))
         weight_MT, fade_M, peak_M, total_M = soften(score_MT, peak_M, total_M)
         out_MR = tl.dot(weight_MT.to(kind), latent_TR, out_MR * fade_M[:, None], input_precision=PRECISION)
@@ -201,6 +205,7 @@ def latent_attention(
     scale: float,
     page_size: int,
     max_splits: int | None = None,
+    first_B: Tensor | None = None,
 ) -> Tensor:
     """Attention over latents, [B, S, N, R]: causal softmax with a scale of its own.
 
@@ -214,7 +219,9 @@ def latent_attention(
         scale: of the scores.
         page_size: slots a page.
         max_splits: most splits of the past; None chooses by how many programs there are without.
+        first_B: int64 lowest position that each row sees, None for 0; a token before it sees itself.
     """
+    has_first, first_B = first_B is not None, start_B if first_B is None else first_B
     B, S, N, R = absorbed_BSNR.shape
     D = turned_BSND.shape[-1]
     block_m = min(_MAX_ROWS, max(16, triton.next_power_of_2(S * N)))
@@ -237,6 +244,7 @@ def latent_attention(
         cache_NE,
         page_table_BP,
         start_B,
+        first_B,
         parts,
         peaks,
         totals,
@@ -247,6 +255,7 @@ def latent_attention(
         N=N,
         R=R,
         D=D,
+        HAS_FIRST=has_first,
         PAGE=page_size,
         SPLITS=splits,
         BLOCK_M=block_m,
@@ -263,12 +272,12 @@ def latent_attention(
             peaks,
             totals,
             start_B,
-            start_B,
+            first_B,
             out_BSNR,
             S,
             reach,
             WINDOW=0,
-            HAS_FIRST=False,
+            HAS_FIRST=has_first,
             H=N,
             D=R,
             SPLITS=splits,

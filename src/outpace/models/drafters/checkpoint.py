@@ -116,8 +116,13 @@ def save_drafter(drafter: Drafter, directory: Path, *, shard_bytes: int = 5 << 3
         drafter: not packed.
         directory: is made if need be.
         shard_bytes: largest weight file, unless one tensor is larger.
+
+    Raises:
+        DrafterError: it has latent attention.
     """
     assert drafter.mlp.down.packed is None, "a packed drafter has no plain weights"
+    if drafter.wiring.shape.latent is not None:
+        raise DrafterError("SpecForge's dialect has no latent attention: a drafter that has it cannot be saved")
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: slot.tensor.detach() for name, slot in drafter.slots(MIDLAYER).items()} | _vocabulary_maps(drafter)
     shards = _shards(tensors, shard_bytes)

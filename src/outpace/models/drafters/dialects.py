@@ -16,12 +16,13 @@ from torch import Tensor
 from outpace.errors import DrafterError
 from outpace.models.arch import RopeConfig, TargetConfig
 from outpace.models.drafters.draft_ids import resolve_draft_ids
-from outpace.models.drafters.recognise import layer_prefix, name_dialect, refuse_other_methods
+from outpace.models.drafters.recognise import has_latents, layer_prefix, name_dialect, refuse_other_methods
 from outpace.models.drafters.shape import (
     bias_notes,
     count_taps,
     num_rows,
     read_fusion_norm,
+    read_latent_shape,
     read_max_positions,
     read_shape,
     refuse_other_maths,
@@ -89,14 +90,15 @@ def resolve(
     prefix = layer_prefix(layer, weights)
     refuse_other_maths(layer)
     _check_verifier(layer, target)
-    shape = read_shape(layer, weights, lambda name: prefix + name)
+    latent = has_latents(weights, prefix)
+    shape = (read_latent_shape if latent else read_shape)(layer, weights, lambda name: prefix + name)
     num_taps = count_taps(weights, shape.hidden_size, target.hidden_size, _target_hidden(top))
     taps = resolve_taps(top, target.num_layers, num_taps, aux_boundaries)
     head, num_drafts = _head(top, layer, weights, target)
     ids = resolve_draft_ids(weights.get("d2t"), weights.get("t2d"), num_drafts, target.vocab_size)
     embedding, embedding_source = _embedding(weights, shape.hidden_size, target)
     max_positions, positions_source = read_max_positions(layer)
-    dialect = name_dialect(top, num_drafts == target.vocab_size)
+    dialect = name_dialect(top, num_drafts == target.vocab_size, latent)
     rope = read_rope(layer.values, max_positions, layer.origin)
     wiring = DrafterWiring(
         dialect=dialect,
@@ -125,6 +127,7 @@ def resolve(
             *_head_notes(head),
             *_rope_notes(rope, dialect),
             *_verifier_notes(top, target, dialect),
+            *_code_notes(top),
         ),
     )
     return Resolved(wiring, weights.without("d2t", "t2d"), ids.target_ids_V)
@@ -183,6 +186,11 @@ def _embedding(weights: Mapping[str, Tensor], hidden: int, target: TargetConfig)
             f"hidden_size is {hidden}; it is incomplete, or made for another target"
         )
     return "target", "the target's, as the file has none"
+
+
+def _code_notes(top: Fields) -> tuple[str, ...]:
+    absent = top.get("auto_map") is None
+    return () if absent else ("auto_map is ignored: code that a checkpoint brings is never run",)
 
 
 def _head_notes(head: Owner) -> tuple[str, ...]:

@@ -5,6 +5,7 @@
 | speculators | `speculators_model_type` |
 | modelopt | `eagle_config` with ModelOpt's layer-norm switches; `midlayer.` (old) or `layers.0.` (new) |
 | angelslim | architecture `Eagle3LlamaForCausalLM` |
+| mla | the tensor `kv_a_proj_with_mqa`; architecture `Eagle3DeepseekV2ForCausalLM` (Kimi's) |
 | lightseek | architecture `LlamaForCausalLMEagle3`, no draft_vocab_size, the whole vocabulary |
 | specforge | architecture `LlamaForCausalLMEagle3` (lmsys, AQ-MedAI and Outpace too) |
 | safeailab | none of these: the authors' own code, whose config names a plain Llama |
@@ -26,8 +27,11 @@ _MODELOPT_FIELDS = frozenset(
     {"use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm", "next_layer_regular"}
 )
 
+MLA = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
+"""Architectures whose attention is DeepSeek's."""
+
 _OTHER_METHODS = {
-    "deepseek": "an MLA drafter; those come with the Kimi-K2 family",
+    "deepseek": "EAGLE 1 or an MTP head of DeepSeek's",
     "medusa": "Medusa",
     "dflash": "DFlash",
     "dspark": "DSpark",
@@ -37,14 +41,21 @@ _OTHER_METHODS = {
 """Parts of architecture names, and what they stand for."""
 
 
-def name_dialect(top: Fields, whole_vocabulary: bool) -> str:
-    """Who wrote it. `whole_vocabulary`: it proposes every target token."""
+def has_latents(weights: Mapping[str, Tensor], prefix: str) -> bool:
+    """Whether its attention is a latent one."""
+    return f"{prefix}self_attn.kv_a_proj_with_mqa.weight" in weights
+
+
+def name_dialect(top: Fields, whole_vocabulary: bool, latent: bool) -> str:
+    """Who wrote it. `whole_vocabulary`: it proposes every target token; `latent`: its attention is a latent one."""
     eagle = top.get("eagle_config")
     architectures = _architectures(top)
     if top.get("speculators_model_type") is not None:
         return "speculators"
     if isinstance(eagle, dict) and _MODELOPT_FIELDS & eagle.keys():
         return "modelopt"
+    if latent:
+        return "mla"
     if "Eagle3LlamaForCausalLM" in architectures:
         return "angelslim"
     if "LlamaForCausalLMEagle3" in architectures:
@@ -57,11 +68,12 @@ def refuse_other_methods(top: Fields, weights: Mapping[str, Tensor]) -> None:
     kind = top.get("speculators_model_type")
     if kind not in (None, "eagle3"):
         raise DrafterError(f"speculators_model_type is {kind!r}; only EAGLE-3 drafters (eagle3) are served")
-    if any("kv_a_proj_with_mqa" in name for name in weights):
-        raise DrafterError(f"it is {_OTHER_METHODS['deepseek']}")
     architectures = _architectures(top)
+    latent = any("kv_a_proj_with_mqa" in name for name in weights)
+    if not latent and (named := [name for name in architectures if name in MLA]):
+        raise DrafterError(f"architectures is {named}, but no tensor is called kv_a_proj_with_mqa; it is incomplete")
     for part, method in _OTHER_METHODS.items():
-        if part in str(architectures).lower():
+        if part in str([name for name in architectures if name not in MLA]).lower():
             raise DrafterError(f"architectures is {architectures}: {method}; only EAGLE-3 drafters are served")
     eagle = top.get("eagle_config")
     if isinstance(eagle, dict) and eagle.get("use_aux_hidden_state") is False:
@@ -107,10 +119,10 @@ def layer_prefix(layer: Fields, weights: Mapping[str, Tensor]) -> str:
 
 def _refuse_earlier_eagle(prefix: str, weights: Mapping[str, Tensor]) -> None:
     """EAGLE 1 and 2 join embedding and hidden state in `fc` and attend over H; EAGLE-3 attends over both, 2H."""
-    query = weights.get(f"{prefix}self_attn.q_proj.weight")
-    output = weights.get(f"{prefix}self_attn.o_proj.weight")
+    name = f"{prefix}self_attn.{'kv_a_proj_with_mqa' if has_latents(weights, prefix) else 'q_proj'}.weight"
+    query, output = weights.get(name), weights.get(f"{prefix}self_attn.o_proj.weight")
     if query is not None and output is not None and query.dim() == 2 and query.shape[1] != 2 * output.shape[0]:
         raise DrafterError(
-            f"{prefix}self_attn.q_proj.weight takes {query.shape[1]} features; an EAGLE-3 layer takes embedding and "
+            f"{name} takes {query.shape[1]} features; an EAGLE-3 layer takes embedding and "
             f"hidden state, 2 × {output.shape[0]}: it is a drafter of EAGLE 1 or 2, which are not served"
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from outpace.errors import DrafterError
 from outpace.models.fields import Fields
+from outpace.models.hf.deepseek import read_latent, turned_dim
 from outpace.models.wiring import FusionNorm, LayerShape
 
 DEFAULT_MAX_POSITIONS = 2048
@@ -81,6 +82,24 @@ def read_shape(config: Fields, tensors: Mapping[str, Tensor], layer: Layer) -> L
     if qwen3 and not shape.qk_norm:
         raise DrafterError(f"model_type is qwen3, but there is no {layer('self_attn.q_norm.weight')}; fetch it again")
     return shape
+
+
+def read_latent_shape(config: Fields, tensors: Mapping[str, Tensor], layer: Layer) -> LayerShape:
+    """Sizes of a layer with DeepSeek-V3's attention and a plain MLP; else as `read_shape`."""
+    num_heads = config.integer("num_attention_heads")
+    return LayerShape(
+        hidden_size=_agreed(config, "hidden_size", tensors, "norm.weight"),
+        intermediate_size=_agreed(config, "intermediate_size", tensors, layer("mlp.gate_proj.weight")),
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=turned_dim(config),
+        norm_eps=config.number("rms_norm_eps", 1e-6),
+        qkv_bias=layer("self_attn.kv_a_proj_with_mqa.bias") in tensors,
+        output_bias=layer("self_attn.o_proj.bias") in tensors,
+        mlp_bias=layer("mlp.gate_proj.bias") in tensors,
+        fc_bias="fc.bias" in tensors,
+        latent=read_latent(config, "deepseek_v3", num_heads),
+    )
 
 
 def _check_heads(tensors: Mapping[str, Tensor], name: str, num_heads: int, head_dim: int) -> None:

@@ -105,7 +105,10 @@ def read_target(directory: Path, *, tokenizer_eos: int | None = None) -> tuple[T
     Raises:
         CheckpointError: a file is unreadable, the architecture is not served, or a field is missing or not served.
     """
-    config, wrapper = unwrapped(read_json(directory / "config.json"), str(directory / "config.json"))
+    whole = read_json(directory / "config.json")
+    config, wrapper = unwrapped(whole, str(directory / "config.json"))
+    if whole.get("auto_map") is not None:
+        config = config | {"auto_map": whole["auto_map"]}
     generation_path = directory / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
     fields = Fields(config, str(directory / "config.json"))

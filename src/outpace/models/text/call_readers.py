@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from outpace.models.text.json_scan import SPACE, JsonScanner
@@ -12,6 +13,7 @@ MAX_NAME = 256
 """Characters of a function's name, as it is spelled."""
 
 _ARGUMENTS = ("arguments", "parameters")
+_KIMI_HEAD = re.compile(r"(functions\.)?(?P<name>[^\s:]+)(:[0-9]+)?\s*<\|tool_call_argument_begin\|>")
 
 
 class CallReader(Protocol):
@@ -85,15 +87,27 @@ class ObjectReader:
         return not again and _is_offered(text, self._names)
 
 
+def mistral_name(head: str) -> str:
+    """`name[ARGS]`, with `[CALL_ID]…` before it or without both: Mistral's newer spelling."""
+    return head.removesuffix("[ARGS]").partition("[CALL_ID]")[0].strip(SPACE)
+
+
+def kimi_name(head: str) -> str:
+    """`functions.name:0<|tool_call_argument_begin|>`; empty if it is not."""
+    found = _KIMI_HEAD.fullmatch(head.strip(SPACE))
+    return "" if found is None else found["name"]
+
+
 class NamedReader:
-    """`name[ARGS]{…}`, with `[CALL_ID]…` before it or without both: Mistral's newer spelling.
+    """A function's name, spelled without JSON, and its arguments.
 
     Args:
         names: the functions that there are; None takes any.
+        read_name: finds the name in what stands before the arguments; an empty one makes it no call.
     """
 
-    def __init__(self, names: Collection[str] | None) -> None:
-        self._names = names
+    def __init__(self, names: Collection[str] | None, read_name: Callable[[str], str]) -> None:
+        self._names, self._read_name = names, read_name
         self._scanner: JsonScanner | None = None
         self._head: list[str] = []
         self.name: str | None = None
@@ -106,7 +120,7 @@ class NamedReader:
                 self._head.append(character)
                 return len(self._head) <= 2 * MAX_NAME and character not in '"}'
             self._scanner = JsonScanner()
-            self.name = "".join(self._head).removesuffix("[ARGS]").partition("[CALL_ID]")[0].strip(SPACE)
+            self.name = self._read_name("".join(self._head))
             if not _is_offered(self.name, self._names):
                 return False
         if not self._scanner.feed(character):

@@ -26,8 +26,8 @@ Message = Mapping[str, Any]
 class ChatTemplate:
     """One template. It is compiled when it is first rendered, since many models never chat."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        self.source = source
+    def __init__(self, source: str, special_tokens: Mapping[str, str], *, sorts_tools: bool = False) -> None:
+        self.source, self._sorts_tools = source, sorts_tools
         self._special_tokens = dict(special_tokens)
         self._compiled: jinja2.Template | None = None
 
@@ -67,7 +67,7 @@ class ChatTemplate:
             **self._special_tokens,
             **_plain(dict(variables or {}), _MAX_DEPTH, "a template variable"),
             "messages": _plain_messages(messages),
-            "tools": _plain_objects("tools", tools),
+            "tools": _sorted(_plain_objects("tools", tools)) if self._sorts_tools else _plain_objects("tools", tools),
             "documents": _plain_objects("documents", documents),
             "add_generation_prompt": add_generation_prompt,
         }
@@ -150,6 +150,13 @@ def _plain(value: Any, depth: int, what: str) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item, depth - 1, what) for item in value]
     raise RequestError(f"{what} holds a {type(value).__name__}; texts, numbers, lists and objects are possible")
+
+
+def _sorted(value: Any) -> Any:
+    """The same with the keys of every object in order."""
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
 def _said(error: Exception) -> str:

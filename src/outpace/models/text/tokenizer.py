@@ -1,8 +1,9 @@
 """Texts to token ids and back, chat prompts, and text that is emitted while its tokens arrive.
 
-The work is done by a `tokenizers` backend, read from a checkpoint's directory (`tokenizer_files`) or a GGUF header
-(`gguf_tokenizer`); encoding and decoding are equal to transformers' on the same files. One difference is deliberate:
-`clean_up_tokenization_spaces` is never applied, because it changes text that was already emitted.
+The work is done by a `tokenizers` backend, read from a checkpoint's directory (`tokenizer_files`; `kimi_tokenizer` for
+tiktoken.model) or a GGUF header (`gguf_tokenizer`); encoding and decoding are equal to transformers' on the same files.
+One difference is deliberate: `clean_up_tokenization_spaces` is never applied, because it changes text that was already
+emitted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 from outpace.errors import RequestError
 from outpace.models.text.chat_template import ChatTemplate, Message
 from outpace.models.text.gguf_tokenizer import read_gguf_tokenizer
+from outpace.models.text.kimi_tokenizer import pieces, read_kimi
+from outpace.models.text.past_calls import with_numbered_ids
 from outpace.models.text.stream import ByteStream, TextStream, WindowStream
 from outpace.models.text.token_bytes import decoder_steps, token_bytes
 from outpace.models.text.tokenizer_files import read_directory
@@ -26,7 +29,11 @@ class Tokenizer:
     def __init__(self, parts: TokenizerParts) -> None:
         self.backend = parts.backend
         self.special_tokens = dict(parts.special_tokens)
-        self._template = None if parts.chat_template is None else ChatTemplate(parts.chat_template, self.special_tokens)
+        self.notes = parts.notes
+        self._template: ChatTemplate | None = None
+        if parts.chat_template is not None:
+            self._template = ChatTemplate(parts.chat_template, self.special_tokens, sorts_tools=parts.sorts_tools)
+        self._max_run, self._numbers_calls = parts.max_run, parts.numbers_calls
         added = parts.backend.get_added_tokens_decoder()
         self._skipped = frozenset(index for index, token in added.items() if token.special)
         self.vocab_size: int = max(parts.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -35,12 +42,12 @@ class Tokenizer:
 
     @classmethod
     def from_directory(cls, path: Path | str) -> Tokenizer | None:
-        """The tokenizer of a checkpoint's directory; None if it has no tokenizer.json.
+        """The tokenizer of a checkpoint's directory; None if it has neither tokenizer.json nor Kimi's tiktoken.model.
 
         Raises:
             CheckpointError: a tokenizer file is broken or contradicts another.
         """
-        parts = read_directory(Path(path))
+        parts = read_directory(Path(path)) or read_kimi(Path(path))
         return None if parts is None else cls(parts)
 
     @classmethod
@@ -76,6 +83,8 @@ class Tokenizer:
             RequestError: the text has lone surrogates, which are not Unicode text.
         """
         try:
+            if self._max_run is not None and len(text) > self._max_run:
+                return [index for piece in pieces(text, self._max_run) for index in self.backend.encode(piece).ids]
             ids: list[int] = self.backend.encode(text, add_special_tokens=add_special).ids
         except TypeError as error:
             raise RequestError("the text is not Unicode: remove its lone surrogates (U+D800 to U+DFFF)") from error
@@ -114,6 +123,8 @@ class Tokenizer:
         """
         if self._template is None:
             raise RequestError("the model has no chat template: give the prompt as a text or as token ids")
+        if self._numbers_calls and isinstance(messages, list | tuple):
+            messages = with_numbered_ids(messages)
         return self._template.render(messages, add_generation_prompt=add_generation_prompt, **options)
 
     def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **options: Any) -> list[int]:

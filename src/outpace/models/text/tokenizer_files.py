@@ -24,7 +24,8 @@ from outpace.models.text.tokenizer_parts import TokenizerParts
 
 MAX_TOKENIZER_BYTES = 256 << 20
 
-_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NO_CODE = "tokenizer_config.json: auto_map is ignored: code that a checkpoint brings is never run"
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
@@ -36,20 +37,21 @@ def read_directory(path: Path) -> TokenizerParts | None:
     """
     if not (path / "tokenizer.json").is_file():
         return None
-    config = _json(path / "tokenizer_config.json")
+    config = optional_json(path / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
-        config |= _json(path / "special_tokens_map.json")
+        config |= optional_json(path / "special_tokens_map.json")
     backend = _backend(path / "tokenizer.json")
-    named = {name: token for name in _NAMES if (token := _added(config.get(name))) is not None}
+    named = {name: token for name in NAMES if (token := added_token(config.get(name))) is not None}
     _add_tokens(backend, config, path)
     extra = (config.get(key) for key in ("extra_special_tokens", "additional_special_tokens"))
-    listed = (_added(token) for tokens in extra if isinstance(tokens, list) for token in tokens)
+    listed = (added_token(token) for tokens in extra if isinstance(tokens, list) for token in tokens)
     _add_special(backend, [*named.values(), *(token for token in listed if token is not None)])
     special = {name: token.content for name, token in named.items()}
     return TokenizerParts(
         backend=backend,
         special_tokens=special,
-        chat_template=_template(path, config),
+        chat_template=read_template(path, config),
+        notes=() if config.get("auto_map") is None else (NO_CODE,),
     )
 
 
@@ -73,7 +75,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, config: Mapping[str, Any], path: 
         raise CheckpointError(f"{path}/tokenizer_config.json: added_tokens_decoder must map ids: {error}") from error
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     for index, entry in sorted(wanted.items()):
-        token = _added(entry)
+        token = added_token(entry)
         if token is None:
             continue
         if token.content not in known:
@@ -90,7 +92,7 @@ def _add_special(backend: tokenizers.Tokenizer, tokens: list[AddedToken]) -> Non
     backend.add_special_tokens([token for token in tokens if token.content not in known])
 
 
-def _added(token: Any) -> AddedToken | None:
+def added_token(token: Any) -> AddedToken | None:
     """A token as these files write one: its text, or an object with its flags.
 
     Raises:
@@ -112,7 +114,7 @@ def _added(token: Any) -> AddedToken | None:
         ) from error
 
 
-def _template(path: Path, config: Mapping[str, Any]) -> str | None:
+def read_template(path: Path, config: Mapping[str, Any]) -> str | None:
     """The file chat_template.jinja wins, as in transformers; of several named templates the one called default."""
     file = path / "chat_template.jinja"
     if file.is_file():
@@ -121,7 +123,7 @@ def _template(path: Path, config: Mapping[str, Any]) -> str | None:
             return file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{file} cannot be read: {error}") from error
-    template = config.get("chat_template") or _json(path / "chat_template.json").get("chat_template")
+    template = config.get("chat_template") or optional_json(path / "chat_template.json").get("chat_template")
     if isinstance(template, list):
         template = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
     if isinstance(template, dict):
@@ -129,6 +131,6 @@ def _template(path: Path, config: Mapping[str, Any]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _json(path: Path) -> dict[str, Any]:
+def optional_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; empty if the file is absent."""
     return read_json(path) if path.is_file() else {}

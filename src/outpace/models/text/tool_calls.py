@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from outpace.models.text.call_readers import CallReader, NamedReader, ObjectReader
+from outpace.models.text.call_readers import CallReader, NamedReader, ObjectReader, kimi_name, mistral_name
 from outpace.models.text.json_scan import SPACE
 from outpace.models.text.stop_strings import StopStrings
 from outpace.models.text.tool_formats import ToolFormat
@@ -76,7 +76,7 @@ class ToolCallParser:
 
     def __init__(self, form: ToolFormat, names: Collection[str] | None = None, *, early: bool = True) -> None:
         self._form, self._names, self._early = form, names, early
-        self._search = StopStrings((form.opening,))
+        self._search = StopStrings((form.opening, *form.layout))
         self._state = "start" if form.bare else "content"
         """start, content; opened, next (a call must follow), call, after (a call)."""
         self._in_list = False
@@ -100,7 +100,7 @@ class ToolCallParser:
             if self._state == "content":
                 shown, place = self._search.push(text, place)
                 self._say(shown)
-                if self._search.matched is not None:
+                if self._search.matched == self._form.opening:
                     self._open(self._search.matched)
             elif self._take(text[place]):
                 place += 1
@@ -132,8 +132,9 @@ class ToolCallParser:
             self._raw.append(character)
             self._state, self._in_list = "next", True
             return True
-        if self._state == "opened" and self._form.named and character.isalpha() and self._num_calls < MAX_CALLS:
-            return self._begin(NamedReader(self._names))
+        named = self._form.named or self._form.numbered
+        if self._state == "opened" and named and character.isalpha() and self._num_calls < MAX_CALLS:
+            return self._begin(NamedReader(self._names, kimi_name if self._form.numbered else mistral_name))
         self._give_up()
         return False
 

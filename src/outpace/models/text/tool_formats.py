@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """What stands around calls; the calls themselves are JSON objects with a name and arguments."""
+    """What stands around calls; the calls themselves are JSON objects with a name and arguments, if not said here."""
 
     name: str
     opening: str
@@ -25,6 +25,10 @@ class ToolFormat:
     """A call may also be spelled `name[ARGS]{…}`."""
     key: Literal["arguments", "parameters"] = "arguments"
     """What a call's arguments stand under."""
+    numbered: bool = False
+    """A call is spelled `functions.name:0<|tool_call_argument_begin|>{…}`, counting a conversation's calls."""
+    layout: tuple[str, ...] = ()
+    """Tokens around calls that say nothing: no part of the text, wherever they stand."""
     special: tuple[str, ...] = ()
     """Tokens that decoding leaves out as special, and that are to be kept in the text: `Answer(…, kept=…)`."""
 
@@ -60,7 +64,23 @@ MISTRAL = ToolFormat(
 )
 """Mistral: a list of calls, or in newer models a name and its arguments behind each opening."""
 
-FORMATS = {form.name: form for form in (HERMES, LLAMA3, MISTRAL)}
+KIMI = ToolFormat(
+    name="kimi",
+    opening="<|tool_call_begin|>",
+    closing="<|tool_call_end|>",
+    numbered=True,
+    layout=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    special=(
+        "<|tool_calls_section_begin|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        "<|tool_calls_section_end|>",
+    ),
+)
+"""Kimi-K2 and K2.5: a section of calls behind the text."""
+
+FORMATS = {form.name: form for form in (HERMES, LLAMA3, MISTRAL, KIMI)}
 
 
 def tool_format(chat_template: str | None) -> ToolFormat | None:
@@ -71,6 +91,8 @@ def tool_format(chat_template: str | None) -> ToolFormat | None:
     template = chat_template or ""
     if "tools" not in template:
         return None
+    if KIMI.opening in template:
+        return KIMI
     if "<tool_call>" in template:
         return None if "<function=" in template else HERMES  # Qwen3-Coder's calls are not JSON
     if "[TOOL_CALLS]" in template:
