@@ -87,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     line.print(
         num_failed=len(failed), cells=cells, kv_pages=room, drafter=drafter.wiring.describe(), auto_engines=engines
     )
+    if failed:
+        raise SystemExit(1)
 
 
 def _decoders(args: argparse.Namespace, target: Target, drafter: Drafter, num_rows: int) -> dict[str, Decoder]:

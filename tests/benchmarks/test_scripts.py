@@ -24,12 +24,17 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run_script(name: str, *argv: str) -> dict[str, Any]:
-        runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](argv)
+        exit_code = 0
+        try:
+            runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](argv)
+        except SystemExit as error:
+            exit_code = error.code
         (text,) = capsys.readouterr().out.splitlines()
         line: dict[str, Any] = json.loads(text)
         assert line["benchmark"] == name
         assert line["machine"]["cores"] >= 1
         assert line["seconds"] >= 0.0
+        assert exit_code == bool(line.get("num_failed")), "a claim that does not hold fails"
         return line
 
     return run_script

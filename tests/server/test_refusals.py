@@ -9,7 +9,9 @@ from typing import Any
 import httpx2 as httpx
 import openai
 import pytest
+from pydantic import BaseModel, ValidationError
 
+from outpace.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
 from server.running import Server
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
@@ -180,3 +182,19 @@ def test_all_that_harmed_nobody(server: Server) -> None:
     assert server.post(COMPLETE, {"model": "tiny", "prompt": "a"}).status_code == 200
     assert server.held_pages() == 0
     assert server.state()["engine_deaths"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (DetokenizeRequest, {"tokens": [""] * 1000}),
+        (CompletionRequest, {"prompt": [1] * 9 + [""] * 1000}),
+        (ChatRequest, {"messages": [{"role": "user"}] * 1000}),
+        (ChatRequest, {"messages": [{"role": "user", "content": "a"}], "stop_token_ids": [""] * 1000}),
+    ],
+)
+def test_a_long_list_of_nonsense_is_one_error_a_form(kind: type[BaseModel], body: dict[str, Any]) -> None:
+    """Each element an error of its own would take seconds and gigabytes, while every stream waits."""
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate({"model": "tiny"} | body)
+    assert caught.value.error_count() <= 6

@@ -144,10 +144,13 @@ def test_keys_come_from_everywhere(tmp_path: Path) -> None:
     file.write_text("# a comment\n\n one \ntwo\n")
     config = ServerConfig(api_key=("flag",), api_key_file=str(file))
     assert set(api_keys(config, "env, more ,")) == {b"flag", b"env", b"more", b"one", b"two"}
-    assert api_keys(ServerConfig(), "") == ()
+    assert api_keys(ServerConfig(), None) == ()
+    for nothing in ("", " , "):
+        with pytest.raises(ConfigError, match="OUTPACE_API_KEY is set and holds no key"):
+            api_keys(ServerConfig(), nothing)
     file.write_text("# nothing\n")
     with pytest.raises(ConfigError, match="holds no key"):
-        api_keys(config, "")
+        api_keys(config, None)
 
 
 def test_no_name_means_two_things() -> None:

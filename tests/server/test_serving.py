@@ -189,6 +189,35 @@ def test_a_culprit_that_is_aborted_while_it_is_sought(expected: dict[int, list[i
     assert side.tokens(0) == expected[0]
 
 
+def test_who_comes_during_a_fault_that_passes_is_served_without_another_message(expected: dict[int, list[int]]) -> None:
+    llm = tiny()
+    side = Side(llm)
+    faults = iter([False, False, True])
+    break_when(llm, lambda: next(faults, False))
+    side.submit(0, PROMPTS[0])
+    for _ in range(3):
+        side.serving.step()
+    side.submit(1, PROMPTS[1])  # nothing more is sent
+    side.run()
+    assert {i: side.tokens(i) for i in (0, 1)} == {i: expected[i] for i in (0, 1)}
+
+
+def test_who_stands_aside_comes_back_when_all_others_have_left(expected: dict[int, list[int]]) -> None:
+    llm = tiny()
+    side = Side(llm)
+    faults = iter([False, False, True, True])
+    break_when(llm, lambda: next(faults, False))
+    for i in (0, 1):
+        side.submit(i, PROMPTS[i])
+    for _ in range(4):
+        side.serving.step()
+    assert set(side.serving._suspicion._benched) == {1}
+    side.serving.handle([Abort(id=0)])
+    assert side.serving.busy
+    side.run()
+    assert side.broken() == [] and side.tokens(1) == expected[1]
+
+
 def test_a_broken_engine_says_so() -> None:
     llm = tiny()
     side = Side(llm)

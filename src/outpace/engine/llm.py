@@ -83,6 +83,8 @@ class LLM:
         if config.tensor_parallel > 1:
             self.ranks = Ranks.start(config, source, drafter_name, dtype=kind, device=place, aux_boundaries=boundaries)
             place = self.ranks.device
+        if place.type == "cuda":
+            torch.cuda.set_device(place)  # kernels, graphs and events are of the current device
         try:
             group = ALONE if self.ranks is None else self.ranks.group
             parts = load_parts(source, drafter_name, dtype=kind, device=place, aux_boundaries=boundaries, group=group)

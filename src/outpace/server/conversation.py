@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from outpace.models.text.chat_template import MAX_TOOLS
 from outpace.models.text.tool_calls import MAX_CALLS
-from outpace.server.strict import Name, Strict
+from outpace.server.strict import FIRST_ERROR, Name, Strict
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 256
@@ -24,7 +24,7 @@ class TextPart(Strict):
     text: str
 
 
-Content = str | Annotated[list[TextPart], Field(max_length=MAX_PARTS)]
+Content = str | Annotated[list[TextPart], Field(max_length=MAX_PARTS), FIRST_ERROR]
 
 
 class SpokenMessage(Strict):
@@ -79,7 +79,7 @@ class ToolMessage(Strict):
 
 
 ChatMessage = Annotated[SpokenMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
-Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), FIRST_ERROR]
 
 
 def _plain(role: str, content: Content | None, **others: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from outpace.server.conversation import Messages, ToolChoice, Tools
-from outpace.server.strict import Name, Strict
+from outpace.server.strict import FIRST_ERROR, Name, Strict
 from outpace.server.structured import ResponseFormat, StructuredOutputs
 
 MAX_CHOICES = 128
@@ -19,7 +19,9 @@ MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_TOKEN_IDS = 1 << 22
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1, max_length=MAX_TOKEN_IDS)]
+TokenIds = Annotated[
+    list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1, max_length=MAX_TOKEN_IDS), FIRST_ERROR
+]
 Word = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -47,7 +49,7 @@ class Sampling(Strict):
     min_p: float | None = None
     seed: int | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=4096)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=4096), FIRST_ERROR] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
@@ -55,7 +57,7 @@ class Sampling(Strict):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
-    bad_words: Annotated[list[TokenIds | Word], Field(max_length=64)] | None = None
+    bad_words: Annotated[list[TokenIds | Word], Field(max_length=64), FIRST_ERROR] | None = None
     """Token ids, or texts: these are banned as the tokenizer spells them, with and without a space in front."""
     prompt_logprobs: int | None = None
     response_format: ResponseFormat | None = None
@@ -145,8 +147,8 @@ class CompletionRequest(Asked):
     prompt: (
         str
         | TokenIds
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
-        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES), FIRST_ERROR]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES), FIRST_ERROR]
     )
 
     logprobs: int | None = None
@@ -189,5 +191,5 @@ class DetokenizeRequest(Strict):
     """Body of /detokenize."""
 
     model: Name | None = None
-    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(max_length=MAX_TOKEN_IDS)]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(max_length=MAX_TOKEN_IDS), FIRST_ERROR]
     skip_special_tokens: bool = False

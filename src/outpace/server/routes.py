@@ -168,6 +168,7 @@ async def _answer(
     for prompt in prompts:
         params = params_under(params_of(asked, _room(backend, len(prompt))), offer, backend.texts.special_id)
         wanted += [(prompt, choice) for choice in choices(params, num_choices)]
+    echoed = await _echoed(backend, prompts, num_choices) if asked.echoes else None  # before anything runs
     answering = Answering(
         request=request,
         envelope=Envelope(form, backend.name),
@@ -177,7 +178,7 @@ async def _answer(
         continuous_usage=asked.continuous_usage,
         reader=Reader(
             spell=backend.texts.spell,
-            echoed=await _echoed(backend, prompts, num_choices) if asked.echoes else None,
+            echoed=echoed,
             tells_prompt=asked.prompt_logprobs is not None,
             calling=None if offer is None else partial(Calling, offer, early=bool(asked.stream)),
         ),

@@ -48,7 +48,7 @@ def serve(engine: Start, config: ServerConfig) -> None:
         ConfigError: the engine's settings or the address are wrong.
         EngineError: the engine died too often.
     """
-    keys = api_keys(config, os.environ.get("OUTPACE_API_KEY", ""))
+    keys = api_keys(config, os.environ.get("OUTPACE_API_KEY"))
     texts = Texts.of(locate(engine.model))
     tool_form = resolve_format(config.tool_parser, texts.chat_template)
     logs.set_up()

@@ -107,7 +107,7 @@ class Serving:
 
     @property
     def busy(self) -> bool:
-        return bool(self._served or self._held or self._compiling)
+        return bool(self._served or self._held or self._compiling or self._suspicion.seeking)
 
     def handle(self, messages: Iterable[ToEngine]) -> None:
         """Obeys what came.
@@ -145,6 +145,7 @@ class Serving:
         self._tell()
         if self._suspicion.settled(self._served):
             self._acquit()
+        if self._held and not self._suspicion.seeking:
             self._begin_held()
 
     def _begin_held(self) -> None:
@@ -218,9 +219,10 @@ class Serving:
             self._suspicion.bench(suspect, served)
 
     def _acquit(self) -> None:
-        """The last that stood aside was the culprit; the others come back."""
+        """Those that stood aside come back, but for the culprit."""
         message, culprit, innocent = self._suspicion.verdict()
-        self._send(Broken(id=culprit, message=message))
+        if culprit is not None:
+            self._send(Broken(id=culprit, message=message))
         for served in innocent:
             served.begin()
             self._served[served.submit.id] = served

@@ -72,17 +72,20 @@ class ServerConfig:
             raise ConfigError("api_key holds an empty key; give a key of at least one character, or none")
 
 
-def api_keys(config: ServerConfig, environment: str) -> tuple[bytes, ...]:
+def api_keys(config: ServerConfig, environment: str | None) -> tuple[bytes, ...]:
     """All keys that clients may send: given, in the file, and in OUTPACE_API_KEY.
 
     Args:
         config: the settings.
-        environment: what OUTPACE_API_KEY holds; it may be empty.
+        environment: what OUTPACE_API_KEY holds; None if it is not set.
 
     Raises:
-        ConfigError: the file cannot be read, or holds no key though it was named.
+        ConfigError: the file cannot be read, or it or the variable holds no key though it is there.
     """
-    keys = [*config.api_key, *(key for key in map(str.strip, environment.split(",")) if key)]
+    named = [] if environment is None else [key for key in map(str.strip, environment.split(",")) if key]
+    if environment is not None and not named:
+        raise ConfigError("OUTPACE_API_KEY is set and holds no key: give it one, or unset it to serve without keys")
+    keys = [*config.api_key, *named]
     if config.api_key_file is not None:
         keys += _keys_in(Path(config.api_key_file))
     return tuple(key.encode() for key in keys)

@@ -82,9 +82,13 @@ class Suspicion(Generic[Item]):
             return False
         return True
 
-    def verdict(self) -> tuple[str, int, list[Item]]:
-        """Why, the culprit's id, and those that come back, oldest first."""
-        culprit, _ = self._benched.popitem()
+    def verdict(self) -> tuple[str, int | None, list[Item]]:
+        """Why, the culprit's id, and those that come back, oldest first.
+
+        The last that stood aside is it, unless one that was running then has left meanwhile: that one may have been it,
+        and nobody is found guilty. If it was not, the next error says so.
+        """
+        culprit = None if self._gone - self._benched.keys() else self._benched.popitem()[0]
         innocent = [item for i, item in reversed(self._benched.items()) if i not in self._gone]
         message = f"the engine failed on this request: {type(self._error).__name__}: {self._error}"[:2000]
         self._error, self._benched, self._gone, self._waiting_for = None, {}, set(), set()
