@@ -73,7 +73,7 @@ def test_ranks_write_what_one_writes(architecture: str, tmp_path: Path) -> None:
     batch = prompts(4, seed=2)
     alone = answers(LLM(target, drafter=None, **OPTIONS).generate(batch, PARAMS))
     size = 4 if architecture == "llama" else 2
-    control = "auto" if architecture == "qwen3" else "fixed"
+    control = "auto" if architecture in ("qwen3", "deepseek_v3") else "fixed"
     with LLM(target, drafter=drafter, k=3, control=control, tensor_parallel=size, **OPTIONS) as llm:
         assert len(children(os.getpid())) == size - 1
         assert answers(llm.generate(batch, PARAMS)) == alone
