@@ -118,7 +118,7 @@ def profile(
         launch_ms=launch_ms(ways),
         plain=plain,
         speedup=_speedup(seen),
-        break_even=None if plain is None else served.cycle_ms / plain.cycle_ms,
+        break_even=_break_even(seen),
         acceptance_at=tuple(stood / tried if tried else 0.0 for stood, tried in stood_of_tried),
         judged_at=tuple(tried for _, tried in stood_of_tried),
         limits_ms=limits,
@@ -178,6 +178,13 @@ def _speedup(seen: Mapping[str, Sequence[Seen]]) -> Paired | None:
     if PLAIN not in seen:
         return None
     return _paired([each.tok_s for each in seen[SERVED]], [each.tok_s for each in seen[PLAIN]])
+
+
+def _break_even(seen: Mapping[str, Sequence[Seen]]) -> float | None:
+    """A cycle in plain steps, within rounds: a machine that is busy for one round is so for both."""
+    if PLAIN not in seen:
+        return None
+    return paired_ratio([each.cycle_s for each in seen[SERVED]], [each.cycle_s for each in seen[PLAIN]]).value
 
 
 def _paired(above: Sequence[float], below: Sequence[float], less: float = 0.0) -> Paired:
