@@ -19,7 +19,7 @@ from outpace.lab.profile.clock import Window, cycle_times, decode
 from outpace.lab.profile.parts import COPIES, GAPS
 from outpace.lab.profile.spans import SEPARATOR, watched
 from outpace.lab.profile.trace import BETWEEN, Key, take_apart
-from outpace.lab.profile.wall import to_the_innermost
+from outpace.lab.profile.wall import Ran, to_the_innermost
 
 NUM_ALONE = 16
 """Cycles whose phases are timed by events, one at a time, beside each measurement of graphs."""
@@ -102,7 +102,7 @@ def spanned(llm: LLM) -> Contender:
         for ask in asks:
             rows.clear()
             windows.append(decode(spied, *ask, nullcontext()))
-            inside = [row for row in rows if row.began >= windows[-1].began]
+            inside = [Ran(*span) for span in rows if span[1] >= windows[-1].began]
             for name, seconds in to_the_innermost(inside).items():
                 phase, _, part = name.partition(SEPARATOR)
                 time[phase, part] += seconds

@@ -117,7 +117,7 @@ class ProfileRecord:
     speedup: Paired | None
     """Over plain decoding."""
     break_even: float | None
-    """Accept length, at this cycle."""
+    """Accept length: a cycle over a plain step, taken within rounds."""
     acceptance_at: tuple[float, ...]
     """How often the draft at each place stood, given that those before it did."""
     judged_at: tuple[int, ...]

@@ -73,18 +73,23 @@ def profile(
         EngineError: an answer was too short, or a profiler cannot see the device.
     """
     facts = machine()
-    rates = measure_rates(llm.device)
+    rates = [measure_rates(llm.device)]
     simulated = bool(llm.config.simulate_acceptance)
     asks: list[Ask] = [(prompt, params_of(settings)) for prompt in prompts]
     named = _contenders(llm)
     for name, measure in named.items():
         progress(f"warming up: {name}")
         measure(asks[:1])
+
+    def end_round(done: int) -> None:
+        progress(f"round {done} of {settings.num_rounds}")
+        rates.append(measure_rates(llm.device))
+
     rounds = interleave(
         list(named),
         settings.num_rounds,
         lambda name: named[name](asks),
-        lambda done: progress(f"round {done} of {settings.num_rounds}"),
+        end_round,
     )
     seen = dict(zip(named, rounds, strict=True))
     progress("")
@@ -94,7 +99,8 @@ def profile(
     plain = _speed(seen[PLAIN]) if PLAIN in seen else None
     context = fmean(window.context for each in seen[SERVED] for window in each.windows)
     stood_of_tried = _acceptance(seen[SERVED][0])
-    limits, why_no_limits = _limits(llm, rates, round(context))
+    best = _best(rates)
+    limits, why_no_limits = _limits(llm, best, round(context))
     return ProfileRecord(
         kind="profile",
         schema=SCHEMA,
@@ -112,12 +118,12 @@ def profile(
         launch_ms=launch_ms(ways),
         plain=plain,
         speedup=_speedup(seen),
-        break_even=None if plain is None else served.cycle_ms / plain.cycle_ms,
+        break_even=_break_even(seen),
         acceptance_at=tuple(stood / tried if tried else 0.0 for stood, tried in stood_of_tried),
         judged_at=tuple(tried for _, tried in stood_of_tried),
         limits_ms=limits,
         why_no_limits=why_no_limits,
-        rates=rates.as_dict(),
+        rates=best.as_dict(),
         seen_by=SEEN_BY_SPANS if on_cpu else SEEN_BY_TRACE,
         unknown=_means([{name: 1e3 * s for name, s in each.unknown.items()} for each in seen[SERVED_SEEN]]),
         notes=tuple(_notes(llm, served)),
@@ -174,6 +180,13 @@ def _speedup(seen: Mapping[str, Sequence[Seen]]) -> Paired | None:
     return _paired([each.tok_s for each in seen[SERVED]], [each.tok_s for each in seen[PLAIN]])
 
 
+def _break_even(seen: Mapping[str, Sequence[Seen]]) -> float | None:
+    """A cycle in plain steps, within rounds: a machine that is busy for one round is so for both."""
+    if PLAIN not in seen:
+        return None
+    return paired_ratio([each.cycle_s for each in seen[SERVED]], [each.cycle_s for each in seen[PLAIN]]).value
+
+
 def _paired(above: Sequence[float], below: Sequence[float], less: float = 0.0) -> Paired:
     ratio = paired_ratio(above, below)
     low, high = ratio.bounds or (None, None)
@@ -212,6 +225,13 @@ def _acceptance(seen: Seen) -> list[tuple[int, int]]:
     drafted = [sum(counts) for counts in zip_longest(*(w.drafted_at for w in windows), fillvalue=0)]
     judged = [min(before, own) for before, own in zip([*drafted[:1], *accepted], drafted, strict=False)]
     return list(zip(accepted, judged, strict=True))
+
+
+def _best(rates: Sequence[Rates]) -> Rates:
+    """A limit is the least that anything takes: on a busy machine each measurement falls short of the device."""
+    return Rates(
+        copy_bytes_s=max(each.copy_bytes_s for each in rates), matrix_flops_s=max(each.matrix_flops_s for each in rates)
+    )
 
 
 def _limits(llm: LLM, rates: Rates, context: int) -> tuple[dict[str, dict[str, float]], str | None]:

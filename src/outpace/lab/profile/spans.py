@@ -15,12 +15,13 @@ from torch import Tensor
 
 from outpace import LLM
 from outpace.lab.profile.parts import ATTENTION, EXPERTS, FUSION, HEAD, LINEAR, NORMS, SMALL
-from outpace.lab.profile.wall import Ran
 from outpace.models.drafter import Drafter
 from outpace.models.layers import Linear
 from outpace.models.mixture import Mixture
 from outpace.models.target import Layer, Target
 
+Span = tuple[str, float, float]
+"""A row's name, when it began and ended: `wall.Ran`, as little as can be made in the middle of a forward."""
 SEPARATOR = "/"
 """Between phase and part in a row's name."""
 
@@ -28,7 +29,7 @@ SEPARATOR = "/"
 class Spanned:
     """A module that notes when it is called; everything else is the module's own."""
 
-    def __init__(self, inner: Any, label: str, rows: list[Ran]) -> None:
+    def __init__(self, inner: Any, label: str, rows: list[Span]) -> None:
         self._inner, self._label, self._rows = inner, label, rows
 
     def __getattr__(self, name: str) -> Any:
@@ -40,7 +41,7 @@ class Spanned:
     def _noted(self, call: Any, label: str, *args: Any, **options: Any) -> Any:
         began = time.perf_counter()
         result = call(*args, **options)
-        self._rows.append(Ran(label, began, time.perf_counter()))
+        self._rows.append((label, began, time.perf_counter()))
         return result
 
 
@@ -54,7 +55,7 @@ class SpannedNorm(Spanned):
 class SpannedModel(Spanned):
     """A target or a drafter, with the calls that are not its forward."""
 
-    def __init__(self, inner: Any, phase: str, rows: list[Ran]) -> None:
+    def __init__(self, inner: Any, phase: str, rows: list[Span]) -> None:
         super().__init__(inner, label(phase, SMALL), rows)
         self._phase = phase
 
@@ -70,20 +71,20 @@ def label(phase: str, part: str) -> str:
     return f"{phase}{SEPARATOR}{part}"
 
 
-def watched(llm: LLM) -> tuple[LLM, list[Ran]]:
+def watched(llm: LLM) -> tuple[LLM, list[Span]]:
     """An engine like `llm`, with pages of its own, and the list that its calls are noted in, in seconds."""
-    rows: list[Ran] = []
+    rows: list[Span] = []
     target: Any = SpannedModel(_target(llm.target.model, rows), "verify", rows)
     drafter: Any = None if llm.drafter is None else SpannedModel(_drafter(llm.drafter, rows), "draft", rows)
     return LLM.from_parts(replace(llm.target, model=target), drafter, llm.config), rows
 
 
-def _target(model: Target, rows: list[Ran]) -> Any:
+def _target(model: Target, rows: list[Span]) -> Any:
     layers = [_layer(layer, rows) for layer in model.layers if isinstance(layer, Layer)]
     return _with(model, layers=layers, norm=SpannedNorm(model.norm, label("verify", NORMS), rows))
 
 
-def _layer(layer: Layer, rows: list[Ran]) -> Any:
+def _layer(layer: Layer, rows: list[Span]) -> Any:
     norms = {
         name: SpannedNorm(getattr(layer, name), label("verify", NORMS), rows) for name in ("input_norm", "mlp_norm")
     }
@@ -96,7 +97,7 @@ def _layer(layer: Layer, rows: list[Ran]) -> Any:
     return _with(layer, **norms, attention=_attention(layer.attention, "verify", rows), mlp=mlp)
 
 
-def _drafter(drafter: Drafter, rows: list[Ran]) -> Any:
+def _drafter(drafter: Drafter, rows: list[Span]) -> Any:
     names = ("embed_norm", "hidden_norm", "mlp_norm", "norm")
     return _with(
         drafter,
@@ -106,7 +107,7 @@ def _drafter(drafter: Drafter, rows: list[Ran]) -> Any:
     )
 
 
-def _attention(attention: Any, phase: str, rows: list[Ran]) -> Spanned:
+def _attention(attention: Any, phase: str, rows: list[Span]) -> Spanned:
     """Its products are linear layers."""
     products = {
         name: Spanned(child, label(phase, LINEAR), rows)

@@ -80,12 +80,12 @@ def _profile(record: ProfileRecord) -> list[Markup]:
             tag("h3", "Acceptance by position, given that the drafts before stood"),
             _positions(record.acceptance_at, record.judged_at),
         ]
-    if record.plain is not None and way.phases_ms.get("draft"):
+    if record.break_even is not None and way.phases_ms.get("draft"):
         heat = by_acceptance_and_verify(
             Balance(
                 accept_length=way.accept_length,
                 cycle_s=way.cycle_ms / 1e3,
-                step_s=record.plain.cycle_ms / 1e3,
+                step_s=way.cycle_ms / record.break_even / 1e3,
                 draft_s=way.phases_ms["draft"] / 1e3,
                 verify_s=way.phases_ms["verify"] / 1e3,
                 k=record.k,
