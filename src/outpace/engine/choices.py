@@ -56,4 +56,10 @@ def _mixture(target: Target) -> str | None:
     if found is None:
         return None
     why = found.why_not_fused
-    return "Triton, each chosen expert read once" if why is None else f"PyTorch, expert by expert: {why}"
+    held = "" if found.packed is None else "INT4, packed in memory: "
+    rest = "unpacked one at a time for many" if found.packed is not None else "PyTorch expert by expert for many"
+    return (
+        f"{held}Triton for few tokens, each chosen expert read once; {rest}"
+        if why is None
+        else (f"{held}PyTorch, expert by expert: {why}")
+    )

@@ -229,6 +229,12 @@ class GatedMLP(nn.Module):
 
     __call__ = forward
 
+    def into(self, out: Tensor, x: Tensor) -> None:
+        """On a GPU, for few rows: writes the output into `out`, float32 [M, H]."""
+        from outpace.kernels.gpu.linear import multiply
+
+        multiply(self._activated(x), self.down.weight, self.down.bias, out=out)
+
     def _activated(self, x: Tensor) -> Tensor:
         from outpace.kernels.gpu.activation import silu_mul
         from outpace.kernels.gpu.linear import fits, multiply

@@ -6,6 +6,7 @@ from outpace.models.latent import LatentAttention
 from outpace.models.layers import Attention, GatedMLP, Linear, SummandLinear
 from outpace.models.loading import Slot
 from outpace.models.mixture import Mixture
+from outpace.models.packed import PackedSlot
 from outpace.models.parallel import Head
 from outpace.models.shares import Share
 
@@ -59,17 +60,29 @@ def mlp_slots(mlp: GatedMLP, name: str = "mlp") -> dict[str, Slot]:
     return slots | _columns(mlp.down, f"{name}.down_proj")
 
 
-def mixture_slots(mixture: Mixture, architecture: str) -> dict[str, Slot]:
+def expert_prefix(architecture: str) -> str:
+    """How the names of a layer's experts begin, where an architecture has them."""
+    return f"{EXPERT_NAMES[architecture][0]}.experts." if architecture in EXPERT_NAMES else ""
+
+
+def mixture_slots(mixture: Mixture, architecture: str) -> dict[str, Slot | PackedSlot]:
     """The slots of a mixture of experts."""
     block, gate, up, down = EXPERT_NAMES[architecture]
-    slots = _whole(mixture.router, f"{block}.gate")
+    slots: dict[str, Slot | PackedSlot] = {**_whole(mixture.router, f"{block}.gate")}
     if mixture.correction_E is not None:
         slots[f"{block}.gate.e_score_correction_bias"] = Slot(mixture.correction_E)
     for expert in range(mixture.config.num_experts):
-        name, halves = f"{block}.experts.{expert}", mixture.gate_up[expert].chunk(2)
-        slots[f"{name}.{gate}.weight"] = Slot(halves[0], mixture.columns)
-        slots[f"{name}.{up}.weight"] = Slot(halves[1], mixture.columns)
-        slots[f"{name}.{down}.weight"] = Slot(mixture.down[expert], mixture.columns, dim=1)
+        name, columns = f"{block}.experts.{expert}", mixture.columns
+        if mixture.packed is not None:
+            gate_up, down_proj = mixture.packed.gate_up[expert], mixture.packed.down[expert]
+            slots[f"{name}.{gate}.weight"] = PackedSlot(gate_up.rows(0, columns.size), columns, 0)
+            slots[f"{name}.{up}.weight"] = PackedSlot(gate_up.rows(columns.size, columns.size), columns, 0)
+            slots[f"{name}.{down}.weight"] = PackedSlot(down_proj, columns, 1)
+            continue
+        halves = mixture.gate_up[expert].chunk(2)
+        slots[f"{name}.{gate}.weight"] = Slot(halves[0], columns)
+        slots[f"{name}.{up}.weight"] = Slot(halves[1], columns)
+        slots[f"{name}.{down}.weight"] = Slot(mixture.down[expert], columns, dim=1)
     return slots | ({} if mixture.shared is None else mlp_slots(mixture.shared, f"{block}.shared_experts"))
 
 

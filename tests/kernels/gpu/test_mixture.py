@@ -12,7 +12,6 @@ from kernels.gpu.test_attention import DEVICE, DTYPES
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 from outpace.kernels.gpu.mixture import Routing, choose, fits, mixture
-
 from outpace.models.arch import MixtureConfig
 from outpace.models.mixture import Mixture
 
@@ -44,7 +43,12 @@ def test_routing_is_the_layers_own(case: str, parts: int) -> None:
     corrects = case in ("groups", "correction alone")
     num_experts = 32 if "groups" in case else 24
     config = MixtureConfig(
-        num_experts=num_experts, intermediate_size=8, layers=(True,), corrects=corrects, routes_in_float32=True, **fields
+        num_experts=num_experts,
+        intermediate_size=8,
+        layers=(True,),
+        corrects=corrects,
+        routes_in_float32=True,
+        **fields,
     )
     layer = Mixture(num_experts, config, device=DEVICE)
     summands = torch.randn(parts, 9, num_experts, device=DEVICE)
