@@ -2,9 +2,9 @@
 
 A block is 256 inputs of W [N, K]. Word i of the 32 that a row has in it holds inputs i, 32 + i, … 224 + i, the first
 in its lowest four bits. So four bits of all 32 words are a *plane*: 32 neighbouring inputs, which share one scale. A
-row of a block is 128 bytes, 64 rows of it lie together, a thread loads 16 bytes at a time, and no number moves to another
-thread when it is unpacked. Planes j and j + 4 come out of one shift and two logical operations, as the halves of a
-word; their scales, and their zeros, are the halves of a word too.
+row of a block is 128 bytes and its neighbours lie beside it, a thread loads 16 bytes at a time, and no number moves to
+another thread when it is unpacked. Planes j and j + 4 come out of one shift and two logical operations, as the halves
+of a word; their scales, and their zeros, are the halves of a word too.
 
     words  [..., K / 256, N, 32]  int32
     scales [..., K / 256, 4, N]   int32: two numbers of the model's 16-bit type, plane j's the lower half

@@ -113,11 +113,8 @@ class Mixture(nn.Module):
         """For few tokens on a GPU: [N, T, H] in float32."""
         from outpace.kernels.gpu import mixture as gpu
         from outpace.kernels.gpu.experts import mixture_int4
-        from outpace.kernels.gpu.linear import multiply
 
-        wide = self.config.routes_in_float32
-        logits = multiply(x_TH, self.router.weight, self.router.bias, splits=wide, wide=wide)
-        chosen = gpu.choose(logits, self._routing, self.correction_E)
+        chosen = self.route(x_TH)
         more = 0 if self.shared is None else 1
         if self.packed is None:
             summands: Tensor = gpu.mixture(x_TH, *chosen, self.gate_up, self.down, num_more=more)
@@ -126,6 +123,16 @@ class Mixture(nn.Module):
         if self.shared is not None:
             self.shared.into(summands[-1], x_TH)
         return summands
+
+    def route(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
+        """`choose` by kernels, for few tokens on a GPU; experts are int32."""
+        from outpace.kernels.gpu.linear import multiply
+        from outpace.kernels.gpu.mixture import choose
+
+        wide = self.config.routes_in_float32
+        logits = multiply(x_TH, self.router.weight, self.router.bias, splits=wide, wide=wide)
+        experts_TC, scores_TC = choose(logits, self._routing, self.correction_E)
+        return experts_TC, scores_TC
 
     @property
     def why_not_fused(self) -> str | None:

@@ -121,8 +121,8 @@ for normalizes in (True, False):
     )
 for groups in (1, 8):
     compile(
-        kernel, kinds | {"logits_ptr": FLOAT}, C=6, PARTS=4, SIGMOID=True, CORRECTS=True, NORMALIZES=True, GROUPS=groups,
-        BEST=4, BLOCK_C=8, BLOCK_E=256, PDL=True,
+        kernel, kinds | {"logits_ptr": FLOAT}, C=6, PARTS=4, SIGMOID=True, CORRECTS=True, NORMALIZES=True,
+        GROUPS=groups, BEST=4, BLOCK_C=8, BLOCK_E=256, PDL=True,
     )
 for counts in (0, 4):
     kinds = pointers(mixture._group, "*i32")

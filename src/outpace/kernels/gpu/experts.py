@@ -204,8 +204,8 @@ def splits_of(width: int, num_blocks: int) -> int:
     splits = 1
     while splits < _MAX_SPLITS and 8 * triton.cdiv(width, _OUTPUTS) * 2 * splits <= _PROGRAMS:
         splits *= 2
-    share = triton.cdiv(num_blocks, min(splits, num_blocks))
-    return triton.cdiv(num_blocks, share)
+    share = -(-num_blocks // min(splits, num_blocks))
+    return -(-num_blocks // share)
 
 
 def mixture_int4(

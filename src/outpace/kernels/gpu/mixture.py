@@ -242,9 +242,8 @@ def group_pairs(experts_TC: Tensor, num_experts: int, *, num_counts: int = 0) ->
     """Groups the pairs of a token and an expert by their expert; a token's experts differ."""
     T, C = experts_TC.shape
     num_pairs, num_groups, rows = T * C, min(num_experts, T * C), max(16, triton.next_power_of_2(T))
-    place = {"dtype": torch.int32, "device": experts_TC.device}
-    expert_G, pair_GM = torch.empty(num_groups, **place), torch.empty((num_groups, rows), **place)
-    count_G = torch.empty(num_groups * num_counts, **place) if num_counts else expert_G
+    expert_G, pair_GM = experts_TC.new_empty(num_groups), experts_TC.new_empty((num_groups, rows))
+    count_G = experts_TC.new_empty(num_groups * num_counts) if num_counts else expert_G
     block_p = max(16, triton.next_power_of_2(num_pairs))
     _group[(1,)](
         experts_TC, expert_G, pair_GM, count_G, num_pairs, num_groups, COUNTS=num_counts, M=rows,
