@@ -19,6 +19,7 @@ from outpace.distributed.group import Group
 from outpace.kernels.attention import PagedAttend
 from outpace.models.arch import TargetConfig
 from outpace.models.layers import Attend, Linear, RMSNorm, SummandLinear, fuses
+from outpace.models.parallel import whole
 from outpace.models.rope import Rotary, rotate
 from outpace.models.shares import even_share
 
