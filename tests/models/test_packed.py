@@ -218,7 +218,7 @@ def test_the_order_of_activations_is_left_to_unpacking() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_summands_by_kernels_are_the_layer(packed: bool) -> None:
-    """All of Kimi's kinds at once, under the interpreter: its router, packed experts, and what all tokens go through."""
+    """All of Kimi's kinds at once: its router, packed experts, and what all tokens go through."""
     pytest.importorskip("triton", reason="the kernels need Triton")
     from kernels.gpu.test_attention import DEVICE, DTYPES
 

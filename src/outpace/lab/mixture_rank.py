@@ -15,6 +15,7 @@ from torch import Tensor
 
 from outpace.kernels.int4 import Int4
 from outpace.models.arch import LatentConfig, MixtureConfig, RopeConfig, TargetConfig
+from outpace.models.layers import Linear
 from outpace.models.mixture import Mixture
 from outpace.models.packed import Packing
 from outpace.models.target import Target
@@ -148,10 +149,12 @@ class Drawn:
     def other_bytes(self) -> int:
         """Of the weights that every forward reads: all but experts and embeddings."""
         model = self.model
-        modules = (model.layers, model.lm_head, model.norm)
-        tensors = [p for module in modules for p in module.parameters()]
-        tensors += [p for module in model.modules() if (p := getattr(module, "packed", None)) is not None
-                    and isinstance(p, Tensor)]  # fmt: skip
+        tensors: list[Tensor] = []
+        for module in (model.layers, model.lm_head, model.norm):
+            tensors += module.parameters()
+        for module in model.modules():  # on a CPU products have their own layout
+            if isinstance(module, Linear) and module.packed is not None:
+                tensors.append(module.packed)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
