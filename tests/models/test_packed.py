@@ -26,6 +26,7 @@ from outpace.models.hf.wrapped import read_tensors
 from outpace.models.mixture import Mixture
 from outpace.models.packed import Packing, plan
 from outpace.models.registry import load_target
+from outpace.models.slots import PRODUCTS
 from outpace.models.source import locate
 from outpace.models.target import Target
 
@@ -49,7 +50,7 @@ def checkpoint(directory: Path) -> None:
 
 def packing_of(directory: Path, **changes: Any) -> tuple[Packing | None, str | None]:
     given: dict[str, Any] = {"weights": "auto", "group": ALONE, "dtype": HALF, "device": CUDA}
-    given |= {"expert_prefix": "mlp.experts."} | changes
+    given |= {"expert_prefix": "mlp.experts.", "products": PRODUCTS} | changes
     return plan(read_target(directory)[0], read_tensors(directory), **given)
 
 
@@ -59,12 +60,12 @@ def test_packed_experts_give_the_same_logits(size: int, tmp_path: Path) -> None:
     tokens_BS, positions_BS = torch.randint(0, 131, (2, 9)), torch.arange(9).expand(2, -1)
     packing, said = packing_of(tmp_path)
     assert packing is not None and packing.layers == {1, 2, 3}
-    assert said is not None and "experts of 3 layers stay packed" in said
+    assert said is not None and "experts of 3 layers and 12 other products stay packed" in said
     config = read_target(tmp_path)[0]
 
     def run(group: Group) -> tuple[Tensor, Tensor, bool]:
         logits = []
-        for kept in (packing, None):
+        for kept in (packing_of(tmp_path, group=group)[0], None):
             target = Target(config, group=group, dtype=HALF, packing=kept)
             target.load(read_tensors(tmp_path))
             held = [module.packed is not None for module in target.modules() if isinstance(module, Mixture)]
@@ -75,6 +76,38 @@ def test_packed_experts_give_the_same_logits(size: int, tmp_path: Path) -> None:
     for packed, unpacked, held_after in on_ranks(size, run):
         assert torch.equal(packed, unpacked), "they are the same numbers, summed in the same order"
         assert not held_after
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_packed_products_give_the_same_logits(size: int, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama", dtype=HALF, hidden_size=128, intermediate_size=192)
+    quantise(tmp_path, GROUPED, lambda weight: pack_int4(weight, 32))
+    tokens_BS, positions_BS = torch.randint(0, 131, (2, 9)), torch.arange(9).expand(2, -1)
+    packing, said = packing_of(tmp_path)
+    assert packing is not None and not packing.layers and len(packing.products) == 4 * 4
+    assert said is not None and "16 other products stay packed" in said
+    config = read_target(tmp_path)[0]
+
+    def run(group: Group) -> list[Tensor]:
+        logits = []
+        for kept in (packing_of(tmp_path, group=group)[0], None):
+            target = Target(config, group=group, dtype=HALF, packing=kept)
+            target.load(read_tensors(tmp_path))
+            assert all((layer.mlp.down.int4 is None) is (kept is None) for layer in target.layers)
+            hidden_BSH, _ = target(tokens_BS, positions_BS, DenseAttend(target.config.windows))
+            logits.append(target.logits(hidden_BSH))
+        return logits
+
+    for packed, unpacked in on_ranks(size, run):
+        assert torch.equal(packed, unpacked)
+
+
+def test_a_product_whose_groups_ranks_would_cut_is_unpacked(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama", dtype=HALF, hidden_size=128, intermediate_size=96)
+    quantise(tmp_path, GROUPED, lambda weight: pack_int4(weight, 32))
+    packing, _ = packing_of(tmp_path, group=Group(0, 2))
+    assert packing is not None
+    assert {path for _, path in packing.products} == {"attention.qkv", "attention.output", "mlp.gate_up"}
 
 
 def test_the_loader_says_what_stays_packed(tmp_path: Path) -> None:
@@ -113,7 +146,7 @@ def test_other_checkpoints_are_unpacked(tmp_path: Path) -> None:
     assert "no kernel for this layout" in str(packing_of(tmp_path / "fp8")[1])
     make_checkpoint(tmp_path / "dense", "llama", hidden_size=64, intermediate_size=96)
     quantise(tmp_path / "dense", INT4, lambda weight: pack_int4(weight, 16))
-    assert "packed experts only" in str(packing_of(tmp_path / "dense")[1])
+    assert "groups are of 16 inputs" in str(packing_of(tmp_path / "dense")[1])
 
 
 def test_a_layer_with_one_plain_expert_is_unpacked(tmp_path: Path) -> None:

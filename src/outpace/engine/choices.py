@@ -38,7 +38,10 @@ def _products(target: Target, drafter: Drafter | None) -> str:
     models = [target] if drafter is None else [target, drafter]
     packed = [module.packed is not None for model in models for module in model.modules() if isinstance(module, Linear)]
     if target.embed.weight.is_cuda:
-        return "Triton for few rows of tokens, cuBLAS beyond"
+        products = [module for module in target.modules() if isinstance(module, Linear)]
+        held = sum(module.int4 is not None for module in products)
+        kinds = f"; {held} of {len(products)} in INT4, unpacked in registers, or before cuBLAS" if held else ""
+        return f"Triton for few rows of tokens, cuBLAS beyond{kinds}"
     name = str(target.embed.weight.dtype).removeprefix("torch.")
     if all(packed):
         return f"oneDNN in {name}, weights in its own layout"

@@ -150,8 +150,8 @@ class Drawn:
         """Of the weights that every forward reads: all but experts and embeddings."""
         model = self.model
         tensors: list[Tensor] = []
-        for module in (model.layers, model.lm_head, model.norm):
-            tensors += module.parameters()
+        for part in (model.layers, model.lm_head, model.norm):
+            tensors += part.parameters()
         for module in model.modules():  # on a CPU products have their own layout
             if isinstance(module, Linear) and module.packed is not None:
                 tensors.append(module.packed)

@@ -53,6 +53,8 @@ class Packing:
     layers: frozenset[int]
     """Those whose experts do."""
     has_zeros: bool
+    products: frozenset[tuple[int, str]] = frozenset()
+    """Others that do: a layer, and where in it the product is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def plan(
     dtype: torch.dtype,
     device: torch.device | str,
     expert_prefix: str,
+    products: Mapping[str, tuple[str, ...]],
 ) -> tuple[Packing | None, str | None]:
     """What stays packed, and a sentence about it; None if the checkpoint is not quantised.
 
@@ -103,6 +106,7 @@ def plan(
         dtype: of the model.
         device: where it will lie.
         expert_prefix: how names of experts begin behind `model.layers.N.`.
+        products: of a layer, and the names that each is made of.
 
     Raises:
         ConfigError: `weights` is "packed", and they cannot be.
@@ -112,13 +116,17 @@ def plan(
             raise ConfigError('weights is "packed", but the checkpoint is not quantised: use "auto"')
         return None, None
     layers = _packed_layers(config, tensors, expert_prefix)
+    kept = _packed_products(config, tensors, products, group)
     why = _why_not(config, tensors, weights, layers, group, dtype, torch.device(device))
+    if why is None and not layers and not kept:
+        why = "no product is packed as a whole, or ranks would cut its groups"
     if why is not None:
         if weights == "packed":
             raise ConfigError(f'weights is "packed", but {why}: use "auto" or "unpacked"')
         return None, f"{tensors.note} are unpacked to the model's dtype as they are loaded: {why}"
-    told = f"{tensors.note}: the experts of {len(layers)} layers stay packed in memory; others are unpacked at load"
-    return Packing(frozenset(layers), tensors.has_zeros), told
+    experts = f"the experts of {len(layers)} layers and " if layers else ""
+    told = f"{tensors.note}: {experts}{len(kept)} other products stay packed in memory; the rest is unpacked at load"
+    return Packing(frozenset(layers), tensors.has_zeros, frozenset(kept)), told
 
 
 def _packed_layers(config: TargetConfig, tensors: PackedTensors, expert_prefix: str) -> list[int]:
@@ -132,6 +140,24 @@ def _packed_layers(config: TargetConfig, tensors: PackedTensors, expert_prefix: 
         if len(parts) == 4 and parts[2].isdigit() and parts[3].startswith(expert_prefix) and tensors.packs(name):
             counts[int(parts[2])] = counts.get(int(parts[2]), 0) + 1
     return [layer for layer, there in enumerate(config.mixture.layers) if there and counts.get(layer) == wanted]
+
+
+def _packed_products(
+    config: TargetConfig, tensors: PackedTensors, products: Mapping[str, tuple[str, ...]], group: Group
+) -> list[tuple[int, str]]:
+    """Those all of whose parts are packed, and of which no rank would hold a part of a group."""
+    if tensors.group is None:
+        return []
+    value_dim = config.head_dim if config.latent is None else config.latent.value_dim
+    inputs = {"attention.output": config.num_heads * value_dim, "mlp.down": config.intermediate_size}
+    inputs["mlp.shared.down"] = 0 if config.mixture is None else config.mixture.shared_size
+    cut = {path for path, size in inputs.items() if group.size > 1 and size // group.size % tensors.group}
+    return [
+        (layer, path)
+        for layer in range(config.num_layers)
+        for path, names in products.items()
+        if path not in cut and all(tensors.packs(f"model.layers.{layer}.{name}.weight") for name in names)
+    ]
 
 
 def _why_not(
@@ -151,10 +177,10 @@ def _why_not(
         return f"the kernels for packed weights compute in 16 bits, not in {dtype}"
     if tensors.group is None:
         return "there is no kernel for this layout"
-    if not layers or config.mixture is None:
-        return "there are kernels for packed experts only, and no layer has all of its experts packed"
     if why := why_not_packed(tensors.group, config.hidden_size):
         return why
+    if not layers or config.mixture is None:
+        return None
     width = config.mixture.intermediate_size
     size = even_share(group, width).size
     if size != width and size % tensors.group:

@@ -16,7 +16,7 @@ from outpace.models.hf.config import read_target
 from outpace.models.hf.wrapped import read_tensors
 from outpace.models.packed import Weights, plan
 from outpace.models.shares import check_target
-from outpace.models.slots import expert_prefix
+from outpace.models.slots import PRODUCTS, expert_prefix
 from outpace.models.source import Source
 from outpace.models.target import Target
 from outpace.models.text.tokenizer import Tokenizer
@@ -85,8 +85,16 @@ def load_target(
     check_target(described.config, group.size)
     tensors = described.open_tensors()
     config = described.config
-    prefix = expert_prefix(config.architecture)
-    packing, said = plan(config, tensors, weights, group=group, dtype=dtype, device=device, expert_prefix=prefix)
+    packing, said = plan(
+        config,
+        tensors,
+        weights,
+        group=group,
+        dtype=dtype,
+        device=device,
+        expert_prefix=expert_prefix(config.architecture),
+        products=PRODUCTS,
+    )
     model = Target(config, group=group, dtype=dtype, device=device, packing=packing)
     model.load(tensors)
     notes = described.notes if said is None else (*described.notes, said)

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from outpace.distributed.group import ALONE, Group
 from outpace.models.arch import TargetConfig
 from outpace.models.latent import LatentAttention
-from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, RMSNorm, pack
+from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.mixture import Mixture
-from outpace.models.packed import PackedSlot, Packing
+from outpace.models.packed import Packing
 from outpace.models.parallel import Head, across
 from outpace.models.rope import Rotary, RotaryEmbedding
 from outpace.models.shares import check_target, kv_share
-from outpace.models.slots import attention_slots, head_slots, latent_slots, mixture_slots, mlp_slots
+from outpace.models.slots import Slots, attention_slots, head_slots, latent_slots, mixture_slots, mlp_slots
 
 
 class Layer(nn.Module):
@@ -54,6 +54,12 @@ class Layer(nn.Module):
             self.mlp = Mixture(hidden, config.mixture, group=group, packing=kept, **place)
         else:
             self.mlp = GatedMLP(hidden, config.intermediate_size, bias=config.mlp_bias, group=group, **place)
+
+        for where, path in () if packing is None else sorted(packing.products):
+            if where == index:
+                product = self.get_submodule(path)
+                assert packing is not None and isinstance(product, Linear)
+                product.hold_int4(packing.has_zeros, dtype)
 
     def forward(
         self, x_BSH: Tensor, delta_BSH: Tensor | None, rotary: Rotary, attend: Attend, index: int
@@ -182,9 +188,9 @@ class Target(nn.Module):
         first = self.config.num_layers
         return tuple(f"model.layers.{index}." for index in range(first, first + self.config.num_further_layers))
 
-    def slots(self) -> dict[str, Slot | PackedSlot]:
+    def slots(self) -> Slots:
         """Where each tensor of a transformers checkpoint goes."""
-        slots: dict[str, Slot | PackedSlot] = {}
+        slots: Slots = {}
         slots |= {"model.embed_tokens.weight": Slot(self.embed.weight), "model.norm.weight": Slot(self.norm.weight)}
         if not self.config.tie_embeddings:
             slots |= head_slots(self.lm_head, "lm_head")
@@ -195,9 +201,9 @@ class Target(nn.Module):
         return slots
 
 
-def layer_slots(layer: Layer, architecture: str) -> dict[str, Slot | PackedSlot]:
+def layer_slots(layer: Layer, architecture: str) -> Slots:
     """The slots of one layer, without their prefix."""
-    slots: dict[str, Slot | PackedSlot] = {
+    slots: Slots = {
         "input_layernorm.weight": Slot(layer.input_norm.weight),
         "post_attention_layernorm.weight": Slot(layer.mlp_norm.weight),
     }

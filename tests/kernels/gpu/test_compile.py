@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from outpace.kernels.gpu import activation, attention, decode, experts, latent, linear, mask, mixture, norm
-from outpace.kernels.gpu import places, rope, sample, settle, splits as splits_, truncate
+from outpace.kernels.gpu import packed_linear, places, rope, sample, settle, splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -128,6 +128,13 @@ for counts in (0, 4):
     kinds = pointers(mixture._group, "*i32")
     compile(mixture._group, kinds, COUNTS=counts, M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
 for model in ("*bf16", "*fp16"):
+    for gated, rows in ((True, 16), (False, 64)):
+        kernel = packed_linear._multiply_int4
+        kinds = pointers(kernel, model, word_ptr="*i32", scale_ptr="*i32", zero_ptr="*i32")
+        compile(
+            kernel, kinds, GATED=gated, HAS_BIAS=gated, HAS_ZEROS=not gated, EVEN=gated, BLOCK_M=rows, BLOCK_N=64,
+            STAGES=3, PDL=True,
+        )
     for splits, rows, zeros in ((4, 16, False), (1, 64, True)):
         whole = {"C": 8, "HAS_ZEROS": zeros, "EVEN": not zeros, "M": rows, "BLOCK_N": 64, "STAGES": 3, "PDL": True}
         ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")

@@ -24,6 +24,7 @@ from outpace.models.drafters.taps import IDS
 from outpace.models.fields import read_json
 from outpace.models.fresh import MIDLAYER
 from outpace.models.hf.weights import INDEX, SINGLE, read_safetensors
+from outpace.models.loading import Slot
 from outpace.models.source import locate
 from outpace.models.target import Target
 from outpace.models.wiring import DrafterWiring
@@ -119,7 +120,9 @@ def save_drafter(drafter: Drafter, directory: Path, *, shard_bytes: int = 5 << 3
     """
     assert drafter.mlp.down.packed is None, "a packed drafter has no plain weights"
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {name: slot.tensor.detach() for name, slot in drafter.slots(MIDLAYER).items()} | _vocabulary_maps(drafter)
+    slots = drafter.slots(MIDLAYER).items()
+    tensors = {name: slot.tensor.detach() for name, slot in slots if isinstance(slot, Slot)}  # all of a drafter's
+    tensors |= _vocabulary_maps(drafter)
     shards = _shards(tensors, shard_bytes)
     names = _file_names(len(shards))
     for name, shard in zip(names, shards, strict=True):
