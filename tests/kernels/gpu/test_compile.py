@@ -127,21 +127,19 @@ for groups in (1, 8):
 for counts in (0, 4):
     kinds = pointers(mixture._group, "*i32")
     compile(mixture._group, kinds, COUNTS=counts, M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
-for model in ("*bf16", "*fp16"):
-    for gated, rows in ((True, 16), (False, 64)):
-        kernel = packed_linear._multiply_int4
-        kinds = pointers(kernel, model, word_ptr="*i32", scale_ptr="*i32", zero_ptr="*i32")
-        compile(
-            kernel, kinds, GATED=gated, HAS_BIAS=gated, HAS_ZEROS=not gated, EVEN=gated, BLOCK_M=rows, BLOCK_N=64,
-            STAGES=3, PDL=True,
-        )
-    for splits, rows, zeros in ((4, 16, False), (1, 64, True)):
-        whole = {"C": 8, "HAS_ZEROS": zeros, "EVEN": not zeros, "M": rows, "BLOCK_N": 64, "STAGES": 3, "PDL": True}
-        ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")
-        kernel = experts._gate_up
-        compile(kernel, pointers(kernel, model, part_ptr=FLOAT, **ints), SPLITS=splits, **whole)
-        kernel = experts._down
-        compile(kernel, pointers(kernel, model, score_ptr=FLOAT, out_ptr=FLOAT, **ints), TILES=4, **whole)
+ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")
+for model, gated in (("*fp16", True), ("*bf16", False)):
+    kernel = packed_linear._multiply_int4
+    compile(
+        kernel, pointers(kernel, model, **ints), GATED=gated, HAS_BIAS=gated,
+        HAS_ZEROS=not gated, EVEN=gated, BLOCK_M=16, BLOCK_N=64, STAGES=3, PDL=True,
+    )
+for splits, rows, zeros in ((4, 16, False), (1, 64, True)):
+    whole = {"C": 8, "HAS_ZEROS": zeros, "EVEN": not zeros, "M": rows, "BLOCK_N": 64, "STAGES": 3, "PDL": True}
+    kernel = experts._gate_up
+    compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **ints), SPLITS=splits, **whole)
+    kernel = experts._down
+    compile(kernel, pointers(kernel, "*bf16", score_ptr=FLOAT, out_ptr=FLOAT, **ints), TILES=4, **whole)
 kernel = mixture._multiply_chosen
 for gated in (True, False):
     kinds = pointers(kernel, "*bf16", score_ptr=FLOAT, expert_ptr="*i32", pair_ptr="*i32")
