@@ -15,6 +15,7 @@ from distributed.threads import on_ranks
 from models.checkpoints import make_checkpoint
 from models.dense_attend import DenseAttend
 from models.test_quantised import AWQ, FP8, GPTQ, INT4, pack_fp8, pack_int4, quantise
+from outpace import LLM, SamplingParams
 from outpace.distributed.group import ALONE, Group
 from outpace.errors import CheckpointError, ConfigError
 from outpace.kernels.int4 import Int4
@@ -25,7 +26,7 @@ from outpace.models.hf.quantised import read_scheme
 from outpace.models.hf.wrapped import read_tensors
 from outpace.models.mixture import Mixture
 from outpace.models.packed import Packing, plan
-from outpace.models.registry import load_target
+from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.slots import PRODUCTS
 from outpace.models.source import locate
 from outpace.models.target import Target
@@ -289,3 +290,21 @@ def test_summands_by_kernels_are_the_layer(packed: bool) -> None:
         gate, up = (x.double() @ layer.shared.gate_up.weight.double().t()).chunk(2, -1)
         expected += (nn.functional.silu(gate) * up) @ layer.shared.down.weight.double().t()
         assert (summands.sum(0) - expected).norm() / expected.norm() < 1e-2
+
+
+def test_an_engine_decodes_the_same_tokens(tmp_path: Path) -> None:
+    """Packed weights are the unpacked ones to the bit, so on a CPU, where both are multiplied alike, tokens are too."""
+    checkpoint(tmp_path)
+    source = locate(str(tmp_path))
+    config = read_target(tmp_path)[0]
+    answers = []
+    for kept in (packing_of(tmp_path)[0], None):
+        target = Target(config, dtype=HALF, packing=kept)
+        target.load(read_tensors(tmp_path))
+        target.pack()
+        llm = LLM.from_parts(LoadedTarget(config=config, model=target, tokenizer=None, source=source))
+        experts = llm.describe()["kernels"]["experts"]
+        assert experts.startswith("INT4, packed in memory") is (kept is not None)
+        params = SamplingParams(max_tokens=12, ignore_eos=True)
+        answers.append([result.token_ids for result in llm.generate([[5, 6, 7], [9, 3]], params)])
+    assert answers[0] == answers[1]

@@ -60,8 +60,8 @@ class Mixture(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        on_gpu = torch.device(device).type == "cuda"
-        router_dtype = torch.float32 if config.routes_in_float32 and not on_gpu else dtype
+        self._on_gpu = torch.device(device).type == "cuda"
+        router_dtype = torch.float32 if config.routes_in_float32 and not self._on_gpu else dtype
         self.router = Linear(hidden_size, config.num_experts, dtype=router_dtype, device=device)
         correction = torch.empty(config.num_experts, device=device) if config.corrects else None
         self.register_buffer("correction_E", correction)
@@ -137,7 +137,7 @@ class Mixture(nn.Module):
     @property
     def why_not_fused(self) -> str | None:
         """Why a forward of few tokens is not left to the GPU's kernels; None if it is."""
-        return self._why_unknown if self.router.weight.is_cuda else "no GPU"
+        return self._why_unknown if self._on_gpu else "no GPU"
 
     @cached_property
     def _routing(self) -> Any:
