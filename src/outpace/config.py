@@ -66,6 +66,9 @@ class EngineConfig:
     capture_s: float = 10.0
     """Seconds that may be spent at the start on capturing graphs of the common shapes; the others are captured when
     they are first needed. 0 captures none. Without a GPU there are no graphs."""
+    weights: Literal["auto", "packed", "unpacked"] = "auto"
+    """Of a quantised checkpoint: "auto" keeps in memory as they are those that a kernel of this device takes, "packed"
+    insists on it, "unpacked" brings all to the model's dtype as they are loaded. What came of it is in the notes."""
     prefix_reuse: bool = True
     """Keep finished requests' pages and reuse them for prompts that begin alike."""
     tensor_parallel: int = 1
@@ -86,6 +89,8 @@ class EngineConfig:
         check_integers(self, ConfigError, limits)
         if self.control not in ("auto", "fixed"):
             raise ConfigError(f'control is {self.control!r}; it must be "auto" or "fixed"')
+        if self.weights not in ("auto", "packed", "unpacked"):
+            raise ConfigError(f'weights is {self.weights!r}; it must be "auto", "packed" or "unpacked"')
         check_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
         check_real(self, ConfigError, "capture_s", 0.0, 3600.0)
         if len(self.simulate_acceptance) > MAX_K:

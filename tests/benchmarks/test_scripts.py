@@ -207,3 +207,27 @@ def test_help_shows_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](["--help"])
     assert f"python benchmarks/{name}.py" in capsys.readouterr().out
+
+
+def test_mixture(run: Run) -> None:
+    flags = ["--shape", "tiny", "--layers", "3", "--device", "cpu", "--dtype", "bfloat16", "--context", "64"]
+    line = run("mixture", *flags, "--k", "1,2", "--rounds", "2", "--count", "1", "--experts-of", "1,4")
+    assert line["layers"] == {"all": 3, "with_experts": 2}
+    blocks, hidden, width = 1, 64, 32
+    assert line["expert_bytes"] == 4 * blocks * (2 * width + hidden) * (32 + 4)
+    assert [cell["k"] for cell in line["cells"]] == [0, 1, 2]
+    for cell in line["cells"]:
+        assert 3 <= cell["experts_touched_a_layer"] <= 3 * (cell["k"] + 1)
+        kv = 3 * (64 + cell["k"] + 1) * (16 + 8) * 2
+        touched = 2 * cell["experts_touched_a_layer"] * line["expert_bytes"]
+        assert cell["bytes"] == pytest.approx(line["other_bytes"] + touched + kv, abs=line["expert_bytes"] / 50)
+        assert cell["limit_ms"] * line["rates"]["copy_gb_s"] * 1e6 == pytest.approx(cell["bytes"], rel=0.01)
+        assert cell["graph"] is None and cell["eager"]["ms"]["median"] > 0
+    alone, four = line["experts_alone"]
+    assert alone["experts_touched"] == 3.0 and 3.0 < four["experts_touched"] <= 12.0
+    assert {"experts", "attention", "routers", "head"} <= set(line["parts_ms"]["0"])
+    row = line["extrapolation"]["rows"][0]
+    sums_ms = 2 * 3 * row["sum_us"] / 1e3
+    plain_ms, verify_ms = (line["cells"][k]["eager"]["ms"]["median"] + sums_ms for k in (0, 1))
+    assert row["break_even_accept_length"] == pytest.approx((verify_ms + 0.3) / plain_ms, rel=1e-3)
+    assert "not measured" in line["extrapolation"]["note"]

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from engine.tiny import VOCAB, tiny_target
 from outpace.kernels.kv import places
-from outpace.models.layers import Linear, can_pack
+from outpace.models.layers import Linear
+from outpace.models.onednn import can_pack
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
 from outpace.speculation.verify import verify

@@ -9,7 +9,7 @@ from torch import Tensor
 from outpace.kernels.accept import accept
 from outpace.kernels.attention import PagedAttend
 from outpace.kernels.kv import KVCache, slots_of
-from outpace.models.layers import can_pack
+from outpace.models.onednn import can_pack
 
 PAGE, HEADS, KV_HEADS, D = 4, 6, 2, 8
 

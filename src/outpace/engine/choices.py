@@ -38,7 +38,10 @@ def _products(target: Target, drafter: Drafter | None) -> str:
     models = [target] if drafter is None else [target, drafter]
     packed = [module.packed is not None for model in models for module in model.modules() if isinstance(module, Linear)]
     if target.embed.weight.is_cuda:
-        return "Triton for few rows of tokens, cuBLAS beyond"
+        products = [module for module in target.modules() if isinstance(module, Linear)]
+        held = sum(module.int4 is not None for module in products)
+        kinds = f"; {held} of {len(products)} in INT4, unpacked in registers, or before cuBLAS" if held else ""
+        return f"Triton for few rows of tokens, cuBLAS beyond{kinds}"
     name = str(target.embed.weight.dtype).removeprefix("torch.")
     if all(packed):
         return f"oneDNN in {name}, weights in its own layout"
@@ -56,4 +59,10 @@ def _mixture(target: Target) -> str | None:
     if found is None:
         return None
     why = found.why_not_fused
-    return "Triton, each chosen expert read once" if why is None else f"PyTorch, expert by expert: {why}"
+    held = "" if found.packed is None else "INT4, packed in memory: "
+    rest = "unpacked one at a time for many" if found.packed is not None else "PyTorch expert by expert for many"
+    return (
+        f"{held}Triton for few tokens, each chosen expert read once; {rest}"
+        if why is None
+        else (f"{held}PyTorch, expert by expert: {why}")
+    )

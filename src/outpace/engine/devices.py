@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from outpace.errors import ConfigError
-from outpace.models.layers import can_pack
+from outpace.models.onednn import can_pack
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -87,7 +87,15 @@ class LLM:
             torch.cuda.set_device(place)  # kernels, graphs and events are of the current device
         try:
             group = ALONE if self.ranks is None else self.ranks.group
-            parts = load_parts(source, drafter_name, dtype=kind, device=place, aux_boundaries=boundaries, group=group)
+            parts = load_parts(
+                source,
+                drafter_name,
+                dtype=kind,
+                device=place,
+                aux_boundaries=boundaries,
+                group=group,
+                weights=config.weights,
+            )
             self._start(*parts, config, drafter_name)
         except BaseException:
             self.close()

@@ -7,6 +7,7 @@ import torch
 from outpace.distributed.group import ALONE, Group
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import load_drafter
+from outpace.models.packed import Weights
 from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import Source
 
@@ -19,14 +20,15 @@ def load_parts(
     device: torch.device,
     aux_boundaries: tuple[int, ...] | None,
     group: Group = ALONE,
+    weights: Weights = "auto",
 ) -> tuple[LoadedTarget, Drafter | None]:
     """Both models, packed.
 
     Raises:
         CheckpointError: one cannot be loaded, or they do not fit.
-        ConfigError: the ranks cannot share the target evenly.
+        ConfigError: the ranks cannot share the target evenly, or `weights` asks for what cannot be.
     """
-    target = load_target(source, dtype=dtype, device=device, group=group)
+    target = load_target(source, dtype=dtype, device=device, group=group, weights=weights)
     loaded = None
     if drafter is not None:
         loaded = load_drafter(drafter, target.model, dtype=dtype, device=device, aux_boundaries=aux_boundaries)

@@ -33,7 +33,7 @@ from outpace.models.loading import Slot, fill
 from outpace.models.parallel import Head, across
 from outpace.models.rope import RotaryEmbedding
 from outpace.models.shares import kv_share, why_whole
-from outpace.models.slots import attention_slots, head_slots, latent_slots, mlp_slots
+from outpace.models.slots import Slots, attention_slots, head_slots, latent_slots, mlp_slots
 from outpace.models.target import Target
 from outpace.models.wiring import DrafterWiring, LayerShape
 
@@ -199,9 +199,9 @@ class Drafter(nn.Module):
         if isinstance(self.attention, LatentAttention):
             self.attention.bring_halves_together()
 
-    def slots(self, prefix: str) -> dict[str, Slot]:
+    def slots(self, prefix: str) -> Slots:
         """Where each tensor of a checkpoint goes, whose layer is called `prefix`; the vocabulary maps aside."""
-        layer: dict[str, Slot] = {
+        layer: Slots = {
             "input_layernorm.weight": Slot(self.embed_norm.weight),
             "hidden_norm.weight": Slot(self.hidden_norm.weight),
             "post_attention_layernorm.weight": Slot(self.mlp_norm.weight),
@@ -209,7 +209,7 @@ class Drafter(nn.Module):
         attention = self.attention
         layer |= latent_slots(attention) if isinstance(attention, LatentAttention) else attention_slots(attention)
         layer |= mlp_slots(self.mlp)
-        slots: dict[str, Slot] = {"norm.weight": Slot(self.norm.weight)}
+        slots: Slots = {"norm.weight": Slot(self.norm.weight)}
         slots |= {f"{prefix}{name}": slot for name, slot in layer.items()}
         if self.fc is not None:
             slots["fc.weight"] = Slot(self.fc.weight)

@@ -19,6 +19,7 @@ from outpace.distributed.group import ALONE, Group
 from outpace.kernels.attention import PagedAttend
 from outpace.models.arch import LatentConfig
 from outpace.models.layers import Attend, Linear, RMSNorm, SummandLinear, fuses
+from outpace.models.parallel import whole
 from outpace.models.rope import Rotary, rotate
 from outpace.models.shares import even_share
 
@@ -77,10 +78,10 @@ class LatentAttention(nn.Module):
         latent, D = self.latent, self.turned_dim
         q = x_BSH
         if self.q_down is not None and self.q_norm is not None:
-            q = self.q_norm(self.q_down(q))
+            q = self.q_norm(whole(self.q_down.summands(q), x_BSH))
         q_BSNE = self.q_up(q).unflatten(-1, (self.num_heads, -1))
         plain_BSNP, turned_BSND = q_BSNE.split_with_sizes((latent.plain_dim, D), -1)
-        down_BSE = self.kv_down(x_BSH)
+        down_BSE = whole(self.kv_down.summands(x_BSH), x_BSH)
         up_NPR, up_NVR = self.kv_up.split_with_sizes((latent.plain_dim, latent.value_dim), 1)
         absorbed_BSNR = torch.einsum("bsnp,npr->bsnr", plain_BSNP, up_NPR)
         if isinstance(attend, PagedAttend) and fuses(x_BSH):

@@ -20,6 +20,8 @@ from torch.nn import functional as F
 
 from outpace.distributed.group import ALONE, Group
 from outpace.kernels.attention import PagedAttend
+from outpace.kernels.int4 import Int4
+from outpace.models.onednn import can_pack
 from outpace.models.rope import Rotary, rotate
 from outpace.models.shares import even_share, kv_share
 
@@ -56,16 +58,13 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype, device=device))
         self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype, device=device)) if bias else None
         self.packed: Tensor | None = None
+        self.int4: Int4 | None = None
         self.doubles_lone_rows = False
 
     def forward(self, x: Tensor) -> Tensor:
         if self.packed is None:
-            if fuses(x):
-                from outpace.kernels.gpu.linear import fits, multiply
-
-                if fits(x, self.weight):
-                    return multiply(x, self.weight, self.bias)
-            return F.linear(x, self.weight, self.bias)
+            found = self.by_kernel(x)
+            return F.linear(x, self.plain_weight, self.bias) if found is None else found
         if self.doubles_lone_rows and x.numel() == self.in_features:
             return self.multiply(torch.stack((x, x)), self.packed, self.bias, "none", [], "")[0]
         return self.multiply(x, self.packed, self.bias, "none", [], "")
@@ -74,16 +73,35 @@ class Linear(nn.Module):
 
     def summands(self, x: Tensor) -> Tensor:
         """y, or on a GPU, where few rows would leave it half idle, summands of y: [C, ..., out] in float32."""
-        if self.packed is None and fuses(x):
-            from outpace.kernels.gpu.linear import fits, multiply
+        found = self.by_kernel(x, splits=True)
+        return self(x) if found is None else found
 
-            if fits(x, self.weight):
-                return multiply(x, self.weight, self.bias, splits=True)
-        return self(x)
+    def by_kernel(self, x: Tensor, *, gated: bool = False, splits: bool = False) -> Tensor | None:
+        """As `kernels.gpu.linear.multiply`, on a GPU and for few rows; None where no kernel of ours takes it."""
+        if self.packed is not None or not fuses(x):
+            return None
+        from outpace.kernels.gpu import linear, packed_linear
+
+        if self.int4 is None:
+            fits = linear.fits(x, self.weight)
+            return linear.multiply(x, self.weight, self.bias, gated=gated, splits=splits) if fits else None
+        fits = packed_linear.fits_int4(x, self.int4)
+        return packed_linear.multiply_int4(x, self.int4, self.bias, gated=gated, splits=splits) if fits else None
+
+    @property
+    def plain_weight(self) -> Tensor:
+        """`weight`, unpacked if it is held in INT4."""
+        return self.weight if self.int4 is None else self.int4.unpacked()
+
+    def hold_int4(self, has_zeros: bool, dtype: torch.dtype) -> None:
+        """Before loading: makes room for the weight in INT4 instead of the plain one."""
+        N, K, device = self.out_features, self.in_features, self.weight.device
+        del self.weight
+        self.int4 = Int4.empty(outputs=N, inputs=K, has_zeros=has_zeros, dtype=dtype, device=device)
 
     def pack(self) -> bool:
         """For inference on a CPU: reorders the weight for oneDNN and drops the plain one. Says whether it did."""
-        if self.packed is None and can_pack(self.weight):
+        if self.packed is None and self.int4 is None and can_pack(self.weight):
             self.multiply = torch.ops.mkldnn._linear_pointwise.default
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
             self.doubles_lone_rows = self.in_features > MAX_LONE_INPUTS and self.weight.dtype.itemsize == 2
@@ -109,21 +127,6 @@ class SummandLinear(Linear):
         super().__init__(columns.size, out_features, bias=here, dtype=dtype, device=device)
         self.columns = columns
         self.bias_elsewhere = bias and not here
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN multiplies by this weight on this machine (bf16 and fp16 need instructions for them)."""
-    if weight.device.type != "cpu" or not torch._C._has_mkldnn:
-        return False
-    match weight.dtype:
-        case torch.float32:
-            return True
-        case torch.bfloat16:
-            return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        case torch.float16:
-            return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-        case _:
-            return False
 
 
 def pack(model: nn.Module) -> bool:
@@ -229,13 +232,20 @@ class GatedMLP(nn.Module):
 
     __call__ = forward
 
+    def into(self, out: Tensor, x: Tensor) -> None:
+        """On a GPU, for few rows: writes the output into `out`, float32 [M, H]."""
+        from outpace.kernels.gpu.linear import multiply
+
+        if self.down.int4 is None:
+            multiply(self._activated(x), self.down.weight, self.down.bias, out=out)
+        else:
+            out.copy_(self.down(self._activated(x)))
+
     def _activated(self, x: Tensor) -> Tensor:
         from outpace.kernels.gpu.activation import silu_mul
-        from outpace.kernels.gpu.linear import fits, multiply
 
-        if fits(x, self.gate_up.weight):
-            return multiply(x, self.gate_up.weight, self.gate_up.bias, gated=True)
-        return silu_mul(self.gate_up(x))
+        found = self.gate_up.by_kernel(x, gated=True)
+        return silu_mul(self.gate_up(x)) if found is None else found
 
 
 class Attention(nn.Module):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from outpace.errors import CheckpointError
+from outpace.models.packed import PackedSlot
 from outpace.models.shares import Share
 
 
@@ -46,7 +47,9 @@ FLOAT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _MAX_NAMES = 4
 
 
-def fill(slots: Mapping[str, Slot], tensors: Mapping[str, Tensor], *, optional: Collection[str] = ()) -> None:
+def fill(
+    slots: Mapping[str, Slot | PackedSlot], tensors: Mapping[str, Tensor], *, optional: Collection[str] = ()
+) -> None:
     """Copies every tensor into its slot, converting type and device on the way.
 
     Args:
@@ -70,8 +73,13 @@ def fill(slots: Mapping[str, Slot], tensors: Mapping[str, Tensor], *, optional: 
         )
     with torch.no_grad():
         for name in tensors:
-            if name in names:
-                slots[name].take(_checked(name, tensors[name], slots[name].shape))
+            if name not in names:
+                continue
+            slot = slots[name]
+            if isinstance(slot, PackedSlot):
+                slot.take(name, tensors)
+            else:
+                slot.take(_checked(name, tensors[name], slot.shape))
 
 
 def _checked(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:

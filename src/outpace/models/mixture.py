@@ -7,22 +7,43 @@ Legend: B rows, S tokens a row, T = B·S, H hidden, E experts, C experts a token
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outpace.distributed.group import ALONE, Group
+from outpace.kernels.int4 import Int4
 from outpace.models.arch import MixtureConfig
 from outpace.models.layers import GatedMLP, Linear, fuses
+from outpace.models.packed import Packing
 from outpace.models.parallel import whole
 from outpace.models.shares import even_share
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """Weights of all experts in INT4."""
+
+    gate_up: Int4
+    """[E, 2·I, H], gate's rows first."""
+    down: Int4
+    """[E, H, I]."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.gate_up.num_bytes + self.down.num_bytes
 
 
 class Mixture(nn.Module):
     """Σ over the chosen experts e of score · down_e(silu(gate_e(x)) · up_e(x)), plus what all tokens go through.
 
     An expert's weights are read once for all tokens that chose it, and not at all if none did. On a GPU a forward of
-    many tokens asks the host which experts were chosen, so it cannot be part of a graph.
+    many tokens asks the host which experts were chosen, so it cannot be part of a graph. With `packing` the experts'
+    weights are in `packed` and stay so; a forward of many tokens unpacks one expert at a time.
     """
 
     correction_E: Tensor | None
@@ -35,71 +56,117 @@ class Mixture(nn.Module):
         config: MixtureConfig,
         *,
         group: Group = ALONE,
+        packing: Packing | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         self.config = config
-        router_dtype = torch.float32 if config.routes_in_float32 else dtype
+        self._on_gpu = torch.device(device).type == "cuda"
+        router_dtype = torch.float32 if config.routes_in_float32 and not self._on_gpu else dtype
         self.router = Linear(hidden_size, config.num_experts, dtype=router_dtype, device=device)
         correction = torch.empty(config.num_experts, device=device) if config.corrects else None
         self.register_buffer("correction_E", correction)
         self.columns = even_share(group, config.intermediate_size)
-        shape = (config.num_experts, 2 * self.columns.size, hidden_size)
-        self.gate_up = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
-        shape = (config.num_experts, hidden_size, self.columns.size)
-        self.down = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
+        E, width = config.num_experts, self.columns.size
+        self.packed: PackedExperts | None = None
+        if packing is None:
+            self.gate_up = nn.Parameter(torch.empty((E, 2 * width, hidden_size), dtype=dtype, device=device))
+            self.down = nn.Parameter(torch.empty((E, hidden_size, width), dtype=dtype, device=device))
+        else:
+            gate_up, down = (
+                Int4.empty(E, outputs=rows, inputs=inputs, has_zeros=packing.has_zeros, dtype=dtype, device=device)
+                for rows, inputs in ((2 * width, hidden_size), (hidden_size, width))
+            )
+            self.packed = PackedExperts(gate_up, down)
         self.shared: GatedMLP | None = None
         if config.shared_size:
             self.shared = GatedMLP(hidden_size, config.shared_size, group=group, dtype=dtype, device=device)
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        """[B, S, H]; on a GPU, for few tokens, its summands [C, B, S, H] in float32, one for each expert of a token."""
+        """[B, S, H]; on a GPU, for few tokens, its summands [N, B, S, H] in float32: one for each expert of a token,
+        and one for what all tokens go through."""
         x_TH = x_BSH.flatten(0, 1)
         if fuses(x_TH) and self._why_unknown is None:
             from outpace.kernels.gpu import mixture as gpu
 
             if gpu.fits(x_TH, self.config.num_chosen):
-                chosen = gpu.choose(self.router(x_TH), self.config.num_chosen, normalizes=self.config.normalizes)
-                self.chosen_TC = chosen[0]
-                summands: Tensor = gpu.mixture(x_TH, *chosen, self.gate_up, self.down)
-                return summands.view(-1, *x_BSH.shape)
+                return self._summands(x_TH).view(-1, *x_BSH.shape)
         experts_TC, scores_TC = self.choose(x_TH)
         self.chosen_TC = experts_TC
         out_TH = torch.zeros(x_TH.shape, dtype=torch.float32, device=x_TH.device)
         for expert in experts_TC.unique().tolist():
             tokens, places = torch.where(experts_TC == expert)
-            gate, up = F.linear(x_TH[tokens], self.gate_up[expert]).chunk(2, -1)
-            y = F.linear(F.silu(gate) * up, self.down[expert])
+            gate_up, down = self.expert(expert)
+            gate, up = F.linear(x_TH[tokens], gate_up).chunk(2, -1)
+            y = F.linear(F.silu(gate) * up, down)
             out_TH.index_add_(0, tokens, y.float() * scores_TC[tokens, places, None])
         out_BSH = out_TH.to(x_BSH.dtype).view(x_BSH.shape)
         return out_BSH if self.shared is None else out_BSH + whole(self.shared(x_BSH), x_BSH)
 
     __call__ = forward
 
+    def expert(self, index: int) -> tuple[Tensor, Tensor]:
+        """One expert's gate and up [2·I, H], and its down [H, I], unpacked if need be."""
+        if self.packed is None:
+            return self.gate_up[index], self.down[index]
+        return self.packed.gate_up[index].unpacked(), self.packed.down[index].unpacked()
+
+    def _summands(self, x_TH: Tensor) -> Tensor:
+        """For few tokens on a GPU: [N, T, H] in float32."""
+        from outpace.kernels.gpu import mixture as gpu
+        from outpace.kernels.gpu.experts import mixture_int4
+
+        chosen = self.route(x_TH)
+        self.chosen_TC = chosen[0]
+        more = 0 if self.shared is None else 1
+        if self.packed is None:
+            summands: Tensor = gpu.mixture(x_TH, *chosen, self.gate_up, self.down, num_more=more)
+        else:
+            summands = mixture_int4(x_TH, *chosen, self.packed.gate_up, self.packed.down, num_more=more)
+        if self.shared is not None:
+            self.shared.into(summands[-1], x_TH)
+        return summands
+
+    def route(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
+        """`choose` by kernels, for few tokens on a GPU; experts are int32."""
+        from outpace.kernels.gpu.linear import multiply
+        from outpace.kernels.gpu.mixture import choose
+
+        wide = self.config.routes_in_float32
+        logits = multiply(x_TH, self.router.weight, self.router.bias, splits=wide, wide=wide)
+        experts_TC, scores_TC = choose(logits, self._routing, self.correction_E)
+        return experts_TC, scores_TC
+
     @property
     def why_not_fused(self) -> str | None:
         """Why a forward of few tokens is not left to the GPU's kernels; None if it is."""
-        return self._why_unknown if self.gate_up.is_cuda else "no GPU"
+        return self._why_unknown if self._on_gpu else "no GPU"
 
-    @property
-    def _why_unknown(self) -> str | None:
-        """What of this routing the GPU's kernels do not know: they know the softmax over all experts, no more."""
+    @cached_property
+    def _routing(self) -> Any:
+        from outpace.kernels.gpu.mixture import Routing
+
         config = self.config
-        unknown = {
-            f"scores by {config.scoring}": config.scoring != "softmax",
-            "groups of experts": config.num_groups > 1,
-            "a correction of scores": config.corrects,
-            "scaled scores": config.scale != 1.0,
-            "a router in float32": config.routes_in_float32,
-            "a shared expert": self.shared is not None,
-        }
-        return ", ".join(name for name, there in unknown.items() if there) or None
+        return Routing(
+            num_chosen=config.num_chosen,
+            normalizes=config.normalizes,
+            scoring=config.scoring,
+            num_groups=config.num_groups,
+            num_chosen_groups=config.num_chosen_groups,
+            scale=config.scale,
+        )
+
+    @cached_property
+    def _why_unknown(self) -> str | None:
+        """What of this layer the GPU's kernels do not know."""
+        why: str | None = self._routing.why_not(self.config.num_experts)
+        return why
 
     def choose(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
         """Each token's experts, best first, int64 [T, C], and their scores, float32 [T, C]."""
         config = self.config
-        logits_TE = self.router(x_TH.float()) if config.routes_in_float32 else self.router(x_TH).float()
+        logits_TE = self._logits(x_TH)
         scores_TE = logits_TE.sigmoid() if config.scoring == "sigmoid" else logits_TE.softmax(-1)
         ranked_TE = scores_TE if self.correction_E is None else scores_TE + self.correction_E
         if config.num_groups > 1:
@@ -109,6 +176,14 @@ class Mixture(nn.Module):
         if config.normalizes:
             scores_TC = scores_TC / (scores_TC.sum(-1, keepdim=True) + 1e-20)
         return experts_TC, scores_TC * config.scale
+
+    def _logits(self, x_TH: Tensor) -> Tensor:
+        """The router's, float32 [T, E]. On a GPU its weight is of the model's type; as transformers, widen it."""
+        if not self.config.routes_in_float32:
+            return self.router(x_TH).float()
+        if x_TH.is_cuda:
+            return F.linear(x_TH.float(), self.router.weight.float())
+        return self.router(x_TH.float())
 
     def _of_best_groups(self, ranked_TE: Tensor) -> Tensor:
         """-inf for experts of other groups; groups are ranked by their best expert, or the sum of their best two."""

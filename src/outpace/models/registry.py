@@ -14,7 +14,9 @@ from outpace.models.arch import TargetConfig
 from outpace.models.gguf.checkpoint import read_gguf
 from outpace.models.hf.config import read_target
 from outpace.models.hf.wrapped import read_tensors
+from outpace.models.packed import Weights, plan
 from outpace.models.shares import check_target
+from outpace.models.slots import PRODUCTS, expert_prefix
 from outpace.models.source import Source
 from outpace.models.target import Target
 from outpace.models.text.tokenizer import Tokenizer
@@ -61,7 +63,12 @@ def describe_target(source: Source) -> Described:
 
 
 def load_target(
-    source: Source, *, dtype: torch.dtype, device: torch.device | str, group: Group = ALONE
+    source: Source,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    group: Group = ALONE,
+    weights: Weights = "auto",
 ) -> LoadedTarget:
     """Reads a checkpoint, converting its weights to `dtype` one tensor at a time. The model is not packed.
 
@@ -69,16 +76,27 @@ def load_target(
         source: where it lies.
         dtype, device: of the weights.
         group: ranks that share it; each reads its own part.
+        weights: whether those that the checkpoint packs stay packed.
 
     Raises:
         CheckpointError: it cannot be read, is not served, or its tensors do not fit its configuration.
-        ConfigError: the ranks cannot share it evenly.
+        ConfigError: the ranks cannot share it evenly, or `weights` asks for what cannot be.
     """
     described = describe_target(source)
     check_target(described.config, group.size)
     tensors = described.open_tensors()
-    model = Target(described.config, group=group, dtype=dtype, device=device)
-    model.load(tensors)
-    return LoadedTarget(
-        config=described.config, model=model, tokenizer=described.tokenizer, source=source, notes=described.notes
+    config = described.config
+    packing, said = plan(
+        config,
+        tensors,
+        weights,
+        group=group,
+        dtype=dtype,
+        device=device,
+        expert_prefix=expert_prefix(config.architecture),
+        products=PRODUCTS,
     )
+    model = Target(config, group=group, dtype=dtype, device=device, packing=packing)
+    model.load(tensors)
+    notes = described.notes if said is None else (*described.notes, said)
+    return LoadedTarget(config=config, model=model, tokenizer=described.tokenizer, source=source, notes=notes)

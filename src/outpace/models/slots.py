@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import torch
+
 from outpace.models.latent import LatentAttention
 from outpace.models.layers import Attention, GatedMLP, Linear, SummandLinear
 from outpace.models.loading import Slot
 from outpace.models.mixture import Mixture
+from outpace.models.packed import PackedSlot
 from outpace.models.parallel import Head
 from outpace.models.shares import Share
+
+Slots = dict[str, Slot | PackedSlot]
+
+PRODUCTS = {
+    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.output": ("self_attn.o_proj",),
+    "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.down": ("mlp.down_proj",),
+    "mlp.shared.gate_up": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+    "mlp.shared.down": ("mlp.shared_experts.down_proj",),
+}
+"""Products of a layer that may stay packed, and what they are made of."""
 
 EXPERT_NAMES = {
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
@@ -18,7 +33,7 @@ EXPERT_NAMES = {
 """What a mixture is called, and an expert's gate, up and down."""
 
 
-def attention_slots(attention: Attention) -> dict[str, Slot]:
+def attention_slots(attention: Attention) -> Slots:
     """The slots of an attention block (`self_attn.…`); drafters have them too."""
     D, kv_heads = attention.head_dim, attention.kv_heads.times(attention.head_dim)
     slots = _rows(
@@ -36,7 +51,7 @@ def attention_slots(attention: Attention) -> dict[str, Slot]:
     return slots
 
 
-def latent_slots(attention: LatentAttention) -> dict[str, Slot]:
+def latent_slots(attention: LatentAttention) -> Slots:
     """The slots of latent attention (`self_attn.…`)."""
     slots = _whole(attention.kv_down, "self_attn.kv_a_proj_with_mqa") | _columns(attention.output, "self_attn.o_proj")
     slots["self_attn.kv_a_layernorm.weight"] = Slot(attention.kv_norm.weight)
@@ -52,53 +67,78 @@ def latent_slots(attention: LatentAttention) -> dict[str, Slot]:
     return slots
 
 
-def mlp_slots(mlp: GatedMLP, name: str = "mlp") -> dict[str, Slot]:
+def mlp_slots(mlp: GatedMLP, name: str = "mlp") -> Slots:
     """The slots of a gated MLP (`mlp.…`)."""
     share = mlp.down.columns
     slots = _rows(mlp.gate_up, {f"{name}.gate_proj": share, f"{name}.up_proj": share})
     return slots | _columns(mlp.down, f"{name}.down_proj")
 
 
-def mixture_slots(mixture: Mixture, architecture: str) -> dict[str, Slot]:
+def expert_prefix(architecture: str) -> str:
+    """How the names of a layer's experts begin, where an architecture has them."""
+    return f"{EXPERT_NAMES[architecture][0]}.experts." if architecture in EXPERT_NAMES else ""
+
+
+def mixture_slots(mixture: Mixture, architecture: str) -> Slots:
     """The slots of a mixture of experts."""
     block, gate, up, down = EXPERT_NAMES[architecture]
-    slots = _whole(mixture.router, f"{block}.gate")
+    slots: Slots = {**_whole(mixture.router, f"{block}.gate")}
     if mixture.correction_E is not None:
         slots[f"{block}.gate.e_score_correction_bias"] = Slot(mixture.correction_E)
     for expert in range(mixture.config.num_experts):
-        name, halves = f"{block}.experts.{expert}", mixture.gate_up[expert].chunk(2)
-        slots[f"{name}.{gate}.weight"] = Slot(halves[0], mixture.columns)
-        slots[f"{name}.{up}.weight"] = Slot(halves[1], mixture.columns)
-        slots[f"{name}.{down}.weight"] = Slot(mixture.down[expert], mixture.columns, dim=1)
+        name, columns = f"{block}.experts.{expert}", mixture.columns
+        if mixture.packed is not None:
+            gate_up, down_proj = mixture.packed.gate_up[expert], mixture.packed.down[expert]
+            slots[f"{name}.{gate}.weight"] = PackedSlot(gate_up.rows(0, columns.size), columns, 0)
+            slots[f"{name}.{up}.weight"] = PackedSlot(gate_up.rows(columns.size, columns.size), columns, 0)
+            slots[f"{name}.{down}.weight"] = PackedSlot(down_proj, columns, 1)
+            continue
+        halves = mixture.gate_up[expert].chunk(2)
+        slots[f"{name}.{gate}.weight"] = Slot(halves[0], columns)
+        slots[f"{name}.{up}.weight"] = Slot(halves[1], columns)
+        slots[f"{name}.{down}.weight"] = Slot(mixture.down[expert], columns, dim=1)
     return slots | ({} if mixture.shared is None else mlp_slots(mixture.shared, f"{block}.shared_experts"))
 
 
-def head_slots(head: Head, name: str) -> dict[str, Slot]:
+def head_slots(head: Head, name: str) -> Slots:
     """The slot of a vocabulary head, whose rows may be filled up behind its share."""
     return {f"{name}.weight": Slot(head.weight[: head.share.size], head.share)}
 
 
-def _whole(linear: Linear, name: str) -> dict[str, Slot]:
-    slots = {f"{name}.weight": Slot(linear.weight)}
-    return slots if linear.bias is None else slots | {f"{name}.bias": Slot(linear.bias)}
-
-
-def _rows(linear: Linear, shares: dict[str, Share]) -> dict[str, Slot]:
-    """Row ranges of one product, in their order: name → share of that tensor's rows."""
-    sizes = [share.size for share in shares.values()]
-    weights = zip(shares.items(), linear.weight.split_with_sizes(sizes), strict=True)
-    slots = {f"{name}.weight": Slot(part, share) for (name, share), part in weights}
+def _whole(linear: Linear, name: str) -> Slots:
+    slots: Slots = {f"{name}.weight": Slot(linear.weight)}
     if linear.bias is not None:
-        biases = zip(shares.items(), linear.bias.split_with_sizes(sizes), strict=True)
-        slots |= {f"{name}.bias": Slot(part, share) for (name, share), part in biases}
+        slots[f"{name}.bias"] = Slot(linear.bias)
     return slots
 
 
-def _columns(linear: SummandLinear, name: str) -> dict[str, Slot]:
+def _rows(linear: Linear, shares: dict[str, Share]) -> Slots:
+    """Row ranges of one product, in their order: name → share of that tensor's rows."""
+    sizes = [share.size for share in shares.values()]
+    slots: Slots = {}
+    if linear.int4 is None:
+        parts = linear.weight.split_with_sizes(sizes)
+        slots |= {f"{n}.weight": Slot(part, share) for (n, share), part in zip(shares.items(), parts, strict=True)}
+    else:
+        start = 0
+        for name, share in shares.items():
+            slots[f"{name}.weight"] = PackedSlot(linear.int4.rows(start, share.size), share, 0)
+            start += share.size
+    if linear.bias is not None:
+        biases = linear.bias.split_with_sizes(sizes)
+        slots |= {f"{n}.bias": Slot(part, share) for (n, share), part in zip(shares.items(), biases, strict=True)}
+    return slots
+
+
+def _columns(linear: SummandLinear, name: str) -> Slots:
     """A product that is cut along its inputs; other ranks than the first know its bias, and take none of it."""
-    slots = {f"{name}.weight": Slot(linear.weight, linear.columns, dim=1)}
+    slots: Slots = {}
+    if linear.int4 is None:
+        slots[f"{name}.weight"] = Slot(linear.weight, linear.columns, dim=1)
+    else:
+        slots[f"{name}.weight"] = PackedSlot(linear.int4, linear.columns, 1)
     if linear.bias is not None:
         slots[f"{name}.bias"] = Slot(linear.bias)
     elif linear.bias_elsewhere:
-        slots[f"{name}.bias"] = Slot(linear.weight.new_empty(0), Share(0, 0, linear.out_features))
+        slots[f"{name}.bias"] = Slot(torch.empty(0), Share(0, 0, linear.out_features))
     return slots

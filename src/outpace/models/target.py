@@ -18,20 +18,28 @@ from torch import Tensor, nn
 from outpace.distributed.group import ALONE, Group
 from outpace.models.arch import TargetConfig
 from outpace.models.latent import LatentAttention
-from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, RMSNorm, pack
+from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.mixture import Mixture
+from outpace.models.packed import Packing
 from outpace.models.parallel import Head, across
 from outpace.models.rope import Rotary, RotaryEmbedding
 from outpace.models.shares import check_target, kv_share
-from outpace.models.slots import attention_slots, head_slots, latent_slots, mixture_slots, mlp_slots
+from outpace.models.slots import Slots, attention_slots, head_slots, latent_slots, mixture_slots, mlp_slots
 
 
 class Layer(nn.Module):
     """One pre-norm transformer layer."""
 
     def __init__(
-        self, config: TargetConfig, index: int, *, group: Group, dtype: torch.dtype, device: torch.device | str
+        self,
+        config: TargetConfig,
+        index: int,
+        *,
+        group: Group,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        packing: Packing | None = None,
     ) -> None:
         super().__init__()
         self.group = group
@@ -42,9 +50,16 @@ class Layer(nn.Module):
         self.mlp_norm = RMSNorm(hidden, eps, **place)
         self.mlp: GatedMLP | Mixture
         if config.mixture is not None and config.mixture.layers[index]:
-            self.mlp = Mixture(hidden, config.mixture, group=group, **place)
+            kept = packing if packing is not None and index in packing.layers else None
+            self.mlp = Mixture(hidden, config.mixture, group=group, packing=kept, **place)
         else:
             self.mlp = GatedMLP(hidden, config.intermediate_size, bias=config.mlp_bias, group=group, **place)
+
+        for where, path in () if packing is None else sorted(packing.products):
+            if where == index:
+                product = self.get_submodule(path)
+                assert packing is not None and isinstance(product, Linear)
+                product.hold_int4(packing.has_zeros, dtype)
 
     def forward(
         self, x_BSH: Tensor, delta_BSH: Tensor | None, rotary: Rotary, attend: Attend, index: int
@@ -95,6 +110,8 @@ def _attention(config: TargetConfig, group: Group, place: dict[str, Any]) -> Att
 class Target(nn.Module):
     """A target model, or one rank's share of it. Its weights are frozen, and uninitialised until `load`.
 
+    `packing` says what of it stays packed in memory; None is nothing.
+
     Raises:
         ConfigError: the ranks of `group` cannot share it.
     """
@@ -106,6 +123,7 @@ class Target(nn.Module):
         group: Group = ALONE,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        packing: Packing | None = None,
     ) -> None:
         super().__init__()
         check_target(config, group.size)
@@ -113,7 +131,9 @@ class Target(nn.Module):
         place: dict[str, Any] = {"dtype": dtype, "device": device}
         self.embed = Embedding(config.vocab_size, config.hidden_size, **place)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim, device=device)
-        self.layers = nn.ModuleList(Layer(config, i, group=group, **place) for i in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            Layer(config, i, group=group, packing=packing, **place) for i in range(config.num_layers)
+        )
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, **place)
         self.lm_head = Head(config.hidden_size, config.vocab_size, group=group, **place)
         if config.tie_embeddings:
@@ -191,9 +211,10 @@ class Target(nn.Module):
         first = self.config.num_layers
         return tuple(f"model.layers.{index}." for index in range(first, first + self.config.num_further_layers))
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> Slots:
         """Where each tensor of a transformers checkpoint goes."""
-        slots = {"model.embed_tokens.weight": Slot(self.embed.weight), "model.norm.weight": Slot(self.norm.weight)}
+        slots: Slots = {}
+        slots |= {"model.embed_tokens.weight": Slot(self.embed.weight), "model.norm.weight": Slot(self.norm.weight)}
         if not self.config.tie_embeddings:
             slots |= head_slots(self.lm_head, "lm_head")
         for index, layer in enumerate(self.layers):
@@ -203,9 +224,9 @@ class Target(nn.Module):
         return slots
 
 
-def layer_slots(layer: Layer, architecture: str) -> dict[str, Slot]:
+def layer_slots(layer: Layer, architecture: str) -> Slots:
     """The slots of one layer, without their prefix."""
-    slots: dict[str, Slot] = {
+    slots: Slots = {
         "input_layernorm.weight": Slot(layer.input_norm.weight),
         "post_attention_layernorm.weight": Slot(layer.mlp_norm.weight),
     }

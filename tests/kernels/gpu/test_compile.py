@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outpace.kernels.gpu import activation, attention, decode, latent, linear, mask, mixture, norm
-from outpace.kernels.gpu import places, rope, sample, settle, splits as splits_, truncate
+from outpace.kernels.gpu import activation, attention, decode, experts, latent, linear, mask, mixture, norm
+from outpace.kernels.gpu import packed_linear, places, rope, sample, settle, splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -114,10 +114,33 @@ for gated in (True, False):
             BLOCK_K=128, STAGES=3, PDL=True,
         )
 kernel = mixture._choose
+kinds = pointers(kernel, FLOAT, logits_ptr="*bf16", expert_ptr="*i32")
 for normalizes in (True, False):
-    kinds = pointers(kernel, FLOAT, logits_ptr="*bf16", expert_ptr="*i32")
-    compile(kernel, kinds, C=8, NORMALIZES=normalizes, BLOCK_E=512, PDL=True)
-compile(mixture._group, pointers(mixture._group, "*i32"), M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
+    compile(
+        kernel, kinds, C=8, PARTS=1, SIGMOID=False, CORRECTS=False, NORMALIZES=normalizes, GROUPS=1, BEST=1, BLOCK_C=8,
+        BLOCK_E=512, PDL=True,
+    )
+for groups in (1, 8):
+    compile(
+        kernel, kinds | {"logits_ptr": FLOAT}, C=6, PARTS=4, SIGMOID=True, CORRECTS=True, NORMALIZES=True,
+        GROUPS=groups, BEST=4, BLOCK_C=8, BLOCK_E=256, PDL=True,
+    )
+for counts in (0, 4):
+    kinds = pointers(mixture._group, "*i32")
+    compile(mixture._group, kinds, COUNTS=counts, M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
+ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")
+for model, gated in (("*fp16", True), ("*bf16", False)):
+    kernel = packed_linear._multiply_int4
+    compile(
+        kernel, pointers(kernel, model, **ints), GATED=gated, HAS_BIAS=gated,
+        HAS_ZEROS=not gated, EVEN=gated, BLOCK_M=16, BLOCK_N=64, STAGES=3, PDL=True,
+    )
+for splits, rows, zeros in ((4, 16, False), (1, 64, True)):
+    whole = {"C": 8, "HAS_ZEROS": zeros, "EVEN": not zeros, "M": rows, "BLOCK_N": 64, "STAGES": 3, "PDL": True}
+    kernel = experts._gate_up
+    compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **ints), SPLITS=splits, **whole)
+    kernel = experts._down
+    compile(kernel, pointers(kernel, "*bf16", score_ptr=FLOAT, out_ptr=FLOAT, **ints), TILES=4, **whole)
 kernel = mixture._multiply_chosen
 for gated in (True, False):
     kinds = pointers(kernel, "*bf16", score_ptr=FLOAT, expert_ptr="*i32", pair_ptr="*i32")

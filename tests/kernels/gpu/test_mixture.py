@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -9,7 +11,9 @@ from torch.nn import functional as F
 from kernels.gpu.test_attention import DEVICE, DTYPES
 
 pytest.importorskip("triton", reason="the kernels need Triton")
-from outpace.kernels.gpu.mixture import choose, fits, mixture
+from outpace.kernels.gpu.mixture import Routing, choose, fits, mixture
+from outpace.models.arch import MixtureConfig
+from outpace.models.mixture import Mixture
 
 HALF = DTYPES[1]
 
@@ -19,13 +23,49 @@ HALF = DTYPES[1]
 def test_the_best_are_chosen(num_experts: int, num_chosen: int, normalizes: bool) -> None:
     logits = torch.randn(7, num_experts, device=DEVICE)
     logits[0, : num_experts // 2] = 1.5
-    experts, scores = choose(logits, num_chosen, normalizes=normalizes)
+    experts, scores = choose(logits, Routing(num_chosen, normalizes))
     expected, places = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     assert torch.equal(experts.long(), places[:, :num_chosen])
     expected = expected[:, :num_chosen]
     if normalizes:
         expected = expected / expected.sum(-1, keepdim=True)
     assert torch.allclose(scores, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("case", ["sigmoid", "groups", "softmax groups", "correction alone"])
+def test_routing_is_the_layers_own(case: str, parts: int) -> None:
+    """As DeepSeek and Kimi publish it, against `Mixture.choose`, which is held against transformers elsewhere."""
+    fields: dict[str, Any] = {"num_chosen": 3, "normalizes": case != "softmax groups", "scale": 2.5}
+    fields["scoring"] = "softmax" if case == "softmax groups" else "sigmoid"
+    if "groups" in case:
+        fields |= {"num_groups": 4, "num_chosen_groups": 2}
+    corrects = case in ("groups", "correction alone")
+    num_experts = 32 if "groups" in case else 24
+    config = MixtureConfig(
+        num_experts=num_experts,
+        intermediate_size=8,
+        layers=(True,),
+        corrects=corrects,
+        routes_in_float32=True,
+        **fields,
+    )
+    layer = Mixture(num_experts, config, device=DEVICE)
+    summands = torch.randn(parts, 9, num_experts, device=DEVICE)
+    with torch.no_grad():
+        layer.router.weight.copy_(torch.eye(num_experts))  # so that what it is given are its logits
+        if layer.correction_E is not None:
+            layer.correction_E.uniform_(-0.3, 0.3)
+        expected, scores = layer.choose(summands.sum(0))
+    routing = Routing(**fields)
+    assert routing.why_not(num_experts) is None
+    found = choose(summands if parts > 1 else summands[0], routing, layer.correction_E)
+    assert torch.equal(found[0].long(), expected)
+    assert torch.allclose(found[1], scores, atol=1e-6)
+
+
+def test_groups_that_the_kernel_does_not_know() -> None:
+    assert "3 groups of 24 experts" in str(Routing(2, True, num_groups=3).why_not(24))
 
 
 @pytest.mark.parametrize(("num_tokens", "num_experts", "num_chosen"), [(1, 6, 2), (5, 4, 3), (17, 3, 2), (3, 40, 8)])
@@ -50,7 +90,7 @@ def test_a_tokens_bits_do_not_depend_on_the_others() -> None:
     x = torch.randn(9, 128, dtype=HALF, device=DEVICE)
     gate_up = torch.randn(12, 128, 128, dtype=HALF, device=DEVICE) / 12
     down = torch.randn(12, 128, 64, dtype=HALF, device=DEVICE) / 12
-    experts, scores = choose(torch.randn(9, 12, device=DEVICE), 4, normalizes=True)
+    experts, scores = choose(torch.randn(9, 12, device=DEVICE), Routing(4, True))
     whole = mixture(x, experts, scores, gate_up, down)
     alone = mixture(x[3:4], experts[3:4], scores[3:4], gate_up, down)
     if DEVICE.type == "cuda":

@@ -92,6 +92,7 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
         device=device,
         aux_boundaries=load.aux_boundaries,
         group=group,
+        weights=load.weights,
     )
     pipe.send(orders.Loaded(device=str(device), free_bytes=free_bytes(device), nccl=nccl.observed()))
     settle = queue.get()

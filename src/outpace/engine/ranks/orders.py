@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from outpace.config import ResolvedConfig
@@ -27,6 +29,7 @@ class Load(_Message, frozen=True, kw_only=True):
     dtype: str
     device: str
     aux_boundaries: tuple[int, ...] | None
+    weights: Literal["auto", "packed", "unpacked"]
 
 
 class Settle(_Message, frozen=True, kw_only=True):

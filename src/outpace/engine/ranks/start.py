@@ -118,6 +118,7 @@ class Ranks:
                     dtype=str(dtype).removeprefix("torch."),
                     device=device.type,
                     aux_boundaries=aux_boundaries,
+                    weights=config.weights,
                 )
                 for rank in range(1, size)
             ]

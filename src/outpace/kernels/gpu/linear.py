@@ -201,7 +201,14 @@ def fits(x: Tensor, weight: Tensor) -> bool:
 
 
 def multiply(
-    x: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, gated: bool = False, splits: bool = False
+    x: Tensor,
+    weight_NK: Tensor,
+    bias_N: Tensor | None,
+    *,
+    gated: bool = False,
+    splits: bool = False,
+    wide: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """x Wᵀ + b of up to `MAX_ROWS` rows, summed in float32; in x's dtype, or as summands in float32.
 
@@ -211,16 +218,19 @@ def multiply(
         bias_N: None is 0.
         gated: the first half of the outputs is a gate for the second: returns silu(gate) · up, N / 2 wide.
         splits: return summands [C, ..., N] if that is faster; whoever reads them adds them up.
+        wide: return float32.
+        out: write there instead, [..., N], contiguous, of any float type.
     """
     K = x.shape[-1]
     rows_MK = x if x.dim() == 2 else x.flatten(0, -2)
     M, N = rows_MK.shape[0], weight_NK.shape[0] // (2 if gated else 1)
     block_m = max(16, triton.next_power_of_2(M))
     tile = tile_of(N, block_m, gated, splits)
-    shape, dtype = (*x.shape[:-1], N), x.dtype
+    shape, dtype = (*x.shape[:-1], N), torch.float32 if wide else x.dtype
     if tile.splits > 1:
         shape, dtype = (tile.splits, *shape), torch.float32
-    out = torch.empty(shape, dtype=dtype, device=x.device)
+    if out is None:
+        out = torch.empty(shape, dtype=dtype, device=x.device)
     per_split = triton.cdiv(triton.cdiv(K, tile.splits), tile.inputs) * tile.inputs
     grid = (triton.cdiv(N, tile.outputs), tile.splits)
     bias = weight_NK if bias_N is None else bias_N

@@ -13,6 +13,8 @@ M rows of a tile.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -28,43 +30,74 @@ _OUTPUTS, _INPUTS, _STAGES = 64, 128, 3
 
 
 @triton.jit
+def _in_best_groups(ranked_E, BLOCK_E: tl.constexpr, GROUPS: tl.constexpr, BEST: tl.constexpr, BY_TWO: tl.constexpr):
+    """-inf for experts outside the best groups; a group is as good as its best expert, or its best two together."""
+    ranked_GX = tl.reshape(ranked_E, (GROUPS, BLOCK_E // GROUPS))
+    good_G, at_G = tl.max(ranked_GX, 1, return_indices=True, return_indices_tie_break_left=True)
+    if BY_TWO:
+        x = tl.arange(0, BLOCK_E // GROUPS)
+        good_G += tl.max(tl.where(x[None, :] == at_G[:, None], float("-inf"), ranked_GX), 1)
+    g = tl.arange(0, GROUPS)
+    taken_G = g < 0
+    for _ in tl.static_range(BEST):
+        at = tl.argmax(tl.where(taken_G, float("-inf"), good_G), 0)
+        taken_G = taken_G | (g == at)
+    return tl.reshape(tl.where(taken_G[:, None], ranked_GX, float("-inf")), (BLOCK_E,))
+
+
+@triton.jit
 def _choose(
-    logits_ptr, expert_ptr, score_ptr, num_experts, C: tl.constexpr, NORMALIZES: tl.constexpr, BLOCK_E: tl.constexpr,
-    PDL: tl.constexpr,
+    logits_ptr, correction_ptr, expert_ptr, score_ptr, num_experts, num_elements, scale, C: tl.constexpr,
+    PARTS: tl.constexpr, SIGMOID: tl.constexpr, CORRECTS: tl.constexpr, NORMALIZES: tl.constexpr,
+    GROUPS: tl.constexpr, BEST: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A token's best experts, the first of equals first, and their shares of the softmax over all."""
+    """A token's best experts, the first of equals first, and their scores."""
     launch_next(PDL)
-    wait(PDL)
     token = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, BLOCK_E)
-    logit_E = tl.load(logits_ptr + token * num_experts + e, mask=e < num_experts, other=float("-inf")).to(tl.float32)
-    weight_E = tl.exp(logit_E - tl.max(logit_E, 0))
-    left_E = tl.where(e < num_experts, weight_E, -1.0)
-    total = tl.sum(weight_E, 0)
+    real_E = e < num_experts
+    wait(PDL)
+    place_E = logits_ptr + token * num_experts + e
+    logit_E = tl.load(place_E, mask=real_E, other=float("-inf")).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        logit_E += tl.load(place_E + part * num_elements, mask=real_E, other=0.0)
+    if SIGMOID:
+        score_E = tl.sigmoid(logit_E)
+    else:
+        score_E = tl.exp(logit_E - tl.max(logit_E, 0))
+        score_E = score_E / tl.sum(score_E, 0)
+    left_E = score_E
+    if CORRECTS:
+        left_E += tl.load(correction_ptr + e, mask=real_E, other=0.0)
+    left_E = tl.where(real_E, left_E, float("-inf"))
+    if GROUPS > 1:
+        left_E = _in_best_groups(left_E, BLOCK_E, GROUPS, BEST, CORRECTS)
+    c = tl.arange(0, BLOCK_C)
+    chosen_C = tl.zeros((BLOCK_C,), tl.int32)
+    score_C = tl.zeros((BLOCK_C,), tl.float32)
+    for place in tl.static_range(C):
+        _, at = tl.max(left_E, 0, return_indices=True, return_indices_tie_break_left=True)
+        chosen_C = tl.where(c == place, at.to(tl.int32), chosen_C)
+        score_C = tl.where(c == place, tl.sum(tl.where(e == at, score_E, 0.0), 0), score_C)
+        left_E = tl.where(e == at, float("-inf"), left_E)
     if NORMALIZES:
-        total = tl.zeros((), tl.float32)
-        for _ in tl.static_range(C):
-            best, at = tl.max(left_E, 0, return_indices=True, return_indices_tie_break_left=True)
-            total += best
-            left_E = tl.where(e == at, -1.0, left_E)
-        left_E = tl.where(e < num_experts, weight_E, -1.0)
-    for c in tl.static_range(C):
-        best, at = tl.max(left_E, 0, return_indices=True, return_indices_tie_break_left=True)
-        tl.store(expert_ptr + token * C + c, at.to(tl.int32))
-        tl.store(score_ptr + token * C + c, best / total)
-        left_E = tl.where(e == at, -1.0, left_E)
+        score_C = score_C / (tl.sum(score_C, 0) + 1e-20)
+    tl.store(expert_ptr + token * C + c, chosen_C, mask=c < C)
+    tl.store(score_ptr + token * C + c, score_C * scale, mask=c < C)
 
 
 @triton.jit
 def _group(
-    chosen_ptr, expert_ptr, pair_ptr, num_pairs, num_groups, M: tl.constexpr, BLOCK_G: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, PDL: tl.constexpr,
+    chosen_ptr, expert_ptr, pair_ptr, count_ptr, num_pairs, num_groups, COUNTS: tl.constexpr, M: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The experts that were chosen, ascending, and the pairs of each; -1 where there is none."""
     launch_next(PDL)
     wait(PDL)
     p = tl.arange(0, BLOCK_P)
     g = tl.arange(0, BLOCK_G)
+    for count in tl.static_range(COUNTS):
+        tl.store(count_ptr + g * COUNTS + count, tl.zeros((BLOCK_G,), tl.int32), mask=g < num_groups)
     m = tl.arange(0, M)
     tl.store(expert_ptr + g, tl.full((BLOCK_G,), -1, tl.int32), mask=g < num_groups)
     nobody_GM = tl.full((BLOCK_G, M), -1, tl.int32)
@@ -152,20 +185,78 @@ def fits(x: Tensor, num_chosen: int) -> bool:
     return num_tokens <= MAX_TOKENS and num_tokens * num_chosen <= MAX_PAIRS and x.dtype.itemsize == 2
 
 
-def choose(logits_TE: Tensor, num_chosen: int, *, normalizes: bool) -> tuple[Tensor, Tensor]:
-    """Each token's experts, best first, int32 [T, C], and their scores, float32 [T, C]; `logits_TE` is contiguous."""
-    T, E = logits_TE.shape
-    experts_TC = torch.empty((T, num_chosen), dtype=torch.int32, device=logits_TE.device)
-    scores_TC = torch.empty((T, num_chosen), dtype=torch.float32, device=logits_TE.device)
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a router's logits become experts and scores; the fields are those of `MixtureConfig`."""
+
+    num_chosen: int
+    normalizes: bool
+    scoring: str = "softmax"
+    num_groups: int = 1
+    num_chosen_groups: int = 1
+    scale: float = 1.0
+
+    def why_not(self, num_experts: int) -> str | None:
+        """What of it these kernels do not know; None if they know it all."""
+        if self.num_groups > 1 and (num_experts & (num_experts - 1) or self.num_groups & (self.num_groups - 1)):
+            return f"{self.num_groups} groups of {num_experts} experts, which are no powers of two"
+        return None
+
+
+def choose(logits: Tensor, routing: Routing, correction_E: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Each token's experts, best first, int32 [T, C], and their scores, float32 [T, C].
+
+    Args:
+        logits: [T, E], or its summands [.., T, E] in float32; contiguous.
+        routing: of which `why_not` knows nothing against.
+        correction_E: float32, added to the scores to choose by; a group is then as good as its best two experts.
+    """
+    (T, E), C, device = logits.shape[-2:], routing.num_chosen, logits.device
+    experts_TC = torch.empty((T, C), dtype=torch.int32, device=device)
+    scores_TC = torch.empty((T, C), dtype=torch.float32, device=device)
+    correction = logits if correction_E is None else correction_E
+    block_e = triton.next_power_of_2(E)
     _choose[(T,)](
-        logits_TE, experts_TC, scores_TC, E, C=num_chosen, NORMALIZES=normalizes,
-        BLOCK_E=triton.next_power_of_2(E), num_warps=4, **overlapped(logits_TE.device),
+        logits, correction, experts_TC, scores_TC, E, T * E, routing.scale, C=C,
+        PARTS=1 if logits.dim() == 2 else len(logits), SIGMOID=routing.scoring == "sigmoid",
+        CORRECTS=correction_E is not None, NORMALIZES=routing.normalizes, GROUPS=routing.num_groups,
+        BEST=routing.num_chosen_groups, BLOCK_C=triton.next_power_of_2(C), BLOCK_E=block_e,
+        num_warps=1 if block_e <= 512 else 4, **overlapped(device),
     )  # fmt: skip
     return experts_TC, scores_TC
 
 
-def mixture(x_TH: Tensor, experts_TC: Tensor, scores_TC: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Summands [C, T, H] in float32: score · down(silu(gate(x)) · up(x)) for each of a token's experts.
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Who chose whom. There are G groups: as many as experts can be chosen, which the host knows without reading."""
+
+    expert_G: Tensor
+    """int32, ascending; -1 behind the last."""
+    pair_GM: Tensor
+    """int32, the pairs of each; -1 behind the last."""
+    count_G: Tensor
+    """int32 zeros, `num_counts` for each group."""
+
+
+def group_pairs(experts_TC: Tensor, num_experts: int, *, num_counts: int = 0) -> Groups:
+    """Groups the pairs of a token and an expert by their expert; a token's experts differ."""
+    T, C = experts_TC.shape
+    num_pairs, num_groups, rows = T * C, min(num_experts, T * C), max(16, triton.next_power_of_2(T))
+    expert_G, pair_GM = experts_TC.new_empty(num_groups), experts_TC.new_empty((num_groups, rows))
+    count_G = experts_TC.new_empty(num_groups * num_counts) if num_counts else expert_G
+    block_p = max(16, triton.next_power_of_2(num_pairs))
+    _group[(1,)](
+        experts_TC, expert_G, pair_GM, count_G, num_pairs, num_groups, COUNTS=num_counts, M=rows,
+        BLOCK_G=triton.next_power_of_2(num_groups), BLOCK_P=block_p, BLOCK_Q=min(64, block_p), num_warps=8,
+        **overlapped(experts_TC.device),
+    )  # fmt: skip
+    return Groups(expert_G, pair_GM, count_G)
+
+
+def mixture(
+    x_TH: Tensor, experts_TC: Tensor, scores_TC: Tensor, gate_up: Tensor, down: Tensor, *, num_more: int = 0
+) -> Tensor:
+    """Summands [C + more, T, H] in float32: score · down(silu(gate(x)) · up(x)) for each of a token's experts.
 
     Args:
         x_TH: contiguous, 16 bits.
@@ -173,25 +264,22 @@ def mixture(x_TH: Tensor, experts_TC: Tensor, scores_TC: Tensor, gate_up: Tensor
         scores_TC: float32, contiguous.
         gate_up: [E, 2·I, H], gate's rows first; contiguous.
         down: [E, H, I]; contiguous.
+        num_more: summands that the caller fills in, behind the others.
     """
     (T, H), C = x_TH.shape, experts_TC.shape[1]
     E, I, device = down.shape[0], down.shape[2], x_TH.device  # noqa: E741
-    num_pairs, num_groups, rows = T * C, min(E, T * C), max(16, triton.next_power_of_2(T))
-    expert_G = torch.empty(num_groups, dtype=torch.int32, device=device)
-    pair_GM = torch.empty((num_groups, rows), dtype=torch.int32, device=device)
-    block_p = max(16, triton.next_power_of_2(num_pairs))
-    options = overlapped(device)
-    _group[(1,)](
-        experts_TC, expert_G, pair_GM, num_pairs, num_groups, M=rows, BLOCK_G=triton.next_power_of_2(num_groups),
-        BLOCK_P=block_p, BLOCK_Q=min(64, block_p), num_warps=8, **options,
-    )  # fmt: skip
-    shared = {"C": C, "M": rows, "BLOCK_N": _OUTPUTS, "BLOCK_K": _INPUTS, "STAGES": _STAGES, "num_warps": 4, **options}
-    hidden_PI = torch.empty((num_pairs, I), dtype=x_TH.dtype, device=device)
+    groups = group_pairs(experts_TC, E)
+    rows, num_groups = groups.pair_GM.shape[1], len(groups.expert_G)
+    shared = {"C": C, "M": rows, "BLOCK_N": _OUTPUTS, "BLOCK_K": _INPUTS, "STAGES": _STAGES, "num_warps": 4}
+    shared |= overlapped(device)
+    hidden_PI = torch.empty((T * C, I), dtype=x_TH.dtype, device=device)
     _multiply_chosen[(triton.cdiv(I, _OUTPUTS), num_groups)](
-        x_TH, gate_up, scores_TC, expert_G, pair_GM, hidden_PI, I, H, T, GATED=True, EVEN=H % _INPUTS == 0, **shared
-    )
-    out_CTH = torch.empty((C, T, H), dtype=torch.float32, device=device)
+        x_TH, gate_up, scores_TC, groups.expert_G, groups.pair_GM, hidden_PI, I, H, T,
+        GATED=True, EVEN=H % _INPUTS == 0, **shared,
+    )  # fmt: skip
+    out_CTH = torch.empty((C + num_more, T, H), dtype=torch.float32, device=device)
     _multiply_chosen[(triton.cdiv(H, _OUTPUTS), num_groups)](
-        hidden_PI, down, scores_TC, expert_G, pair_GM, out_CTH, H, I, T, GATED=False, EVEN=I % _INPUTS == 0, **shared
-    )
+        hidden_PI, down, scores_TC, groups.expert_G, groups.pair_GM, out_CTH, H, I, T,
+        GATED=False, EVEN=I % _INPUTS == 0, **shared,
+    )  # fmt: skip
     return out_CTH

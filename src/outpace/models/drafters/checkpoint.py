@@ -24,6 +24,7 @@ from outpace.models.drafters.taps import IDS
 from outpace.models.fields import read_json
 from outpace.models.fresh import MIDLAYER
 from outpace.models.hf.weights import INDEX, SINGLE, read_safetensors
+from outpace.models.loading import Slot
 from outpace.models.source import locate
 from outpace.models.target import Target
 from outpace.models.wiring import DrafterWiring
@@ -124,7 +125,9 @@ def save_drafter(drafter: Drafter, directory: Path, *, shard_bytes: int = 5 << 3
     if drafter.wiring.shape.latent is not None:
         raise DrafterError("SpecForge's dialect has no latent attention: a drafter that has it cannot be saved")
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {name: slot.tensor.detach() for name, slot in drafter.slots(MIDLAYER).items()} | _vocabulary_maps(drafter)
+    slots = drafter.slots(MIDLAYER).items()
+    tensors = {name: slot.tensor.detach() for name, slot in slots if isinstance(slot, Slot)}  # all of a drafter's
+    tensors |= _vocabulary_maps(drafter)
     shards = _shards(tensors, shard_bytes)
     names = _file_names(len(shards))
     for name, shard in zip(names, shards, strict=True):

@@ -115,7 +115,7 @@ def read_target(directory: Path, *, tokenizer_eos: int | None = None) -> tuple[T
     ends = _ends(fields, Fields(generation, str(generation_path)), tokenizer_eos)
     target = _target(fields, ends.token_ids)
     scheme = read_scheme(config, fields.origin)
-    said = [] if scheme is None else [f"{scheme.note} are unpacked to the model's dtype as they are loaded"]
+    said = [] if scheme is None else [f"quantised: {scheme.note}"]
     return target, (ends.note, *_notes(fields), *said, *([] if wrapper is None else [wrapper]))
 
 

@@ -9,14 +9,18 @@ Schemes and their layouts, W being [N, K]:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from outpace.errors import CheckpointError
+from outpace.kernels.int4 import Grouped
 from outpace.models.fields import Fields
 from outpace.models.hf import unpack
+from outpace.models.packed import PackedTensors
+from outpace.models.shares import Share
 
 MAX_GROUP = 1 << 20
 
@@ -34,6 +38,11 @@ class Scheme:
     make: Callable[[Parts], Tensor]
     """The float weight [N, K] of the parts, by suffix. Raises ValueError: shapes do not fit."""
     note: str
+    part: Callable[[Parts, unpack.Window], Grouped] | None = None
+    """A part of it as it is packed; None if a GPU has no layout for it. Raises ValueError."""
+    group: int | None = None
+    """Inputs that share a scale, where there is a `part`."""
+    has_zeros: bool = False
 
 
 def read_scheme(config: Mapping[str, Any], origin: str) -> Scheme | None:
@@ -84,6 +93,10 @@ def _compressed_tensors(fields: Fields) -> Scheme:
             parts["weight_packed"], parts["weight_scale"], parts["weight_shape"].tolist(), size
         ),
         f"INT4 weights in groups of {size} (compressed-tensors)",
+        part=lambda parts, window: unpack.int4_groups_part(
+            parts["weight_packed"], parts["weight_scale"], parts["weight_shape"].tolist(), size, window
+        ),
+        group=size,
     )
 
 
@@ -111,20 +124,34 @@ def _awq(fields: Fields) -> Scheme:
         ("qzeros", "scales"),
         lambda parts: unpack.awq(parts["qweight"], parts["qzeros"], parts["scales"], size),
         f"INT4 weights in groups of {size} (AWQ)",
+        part=lambda parts, window: unpack.awq_part(parts["qweight"], parts["qzeros"], parts["scales"], size, window),
+        group=size,
+        has_zeros=True,
     )
 
 
 def _gptq(fields: Fields) -> Scheme:
     _must_be(fields, bits=(4,), checkpoint_format=(None, "gptq"))
-    return Scheme(
+    scheme = Scheme(
         "qweight",
         ("qzeros", "scales", "g_idx"),
         lambda parts: unpack.gptq(parts["qweight"], parts["qzeros"], parts["scales"], parts["g_idx"]),
         "INT4 weights (GPTQ)",
+        has_zeros=True,
+    )
+    size = fields.get("group_size")
+    if fields.get("desc_act") or not isinstance(size, int) or size < 1:
+        return scheme  # inputs in the order of activations, or rows that are one group
+    return replace(
+        scheme,
+        part=lambda parts, window: unpack.gptq_part(
+            parts["qweight"], parts["qzeros"], parts["scales"], parts["g_idx"], size, window
+        ),
+        group=size,
     )
 
 
-class Unpacked(Mapping[str, Tensor]):
+class Unpacked(PackedTensors):
     """A checkpoint's tensors under the names that they have when it is not quantised.
 
     Raises:
@@ -133,6 +160,7 @@ class Unpacked(Mapping[str, Tensor]):
 
     def __init__(self, tensors: Mapping[str, Tensor], scheme: Scheme) -> None:
         self._tensors, self._scheme = tensors, scheme
+        self.group, self.has_zeros, self.note = scheme.group, scheme.has_zeros, scheme.note
         ending = f".{scheme.main}"
         bases = {name.removesuffix(ending) for name in tensors if name.endswith(ending)}
         parts = {f"{base}.{suffix}" for base in bases for suffix in scheme.others}
@@ -141,16 +169,32 @@ class Unpacked(Mapping[str, Tensor]):
         self._names = [*plain, *(f"{name.removesuffix(ending)}.weight" for name in tensors if name.endswith(ending))]
 
     def __getitem__(self, name: str) -> Tensor:
-        base = self._bases.get(name)
-        if base is None:
+        if not self.packs(name):
             return self._tensors[name]
-        suffixes = (self._scheme.main, *self._scheme.others)
-        if absent := [suffix for suffix in suffixes if f"{base}.{suffix}" not in self._tensors]:
-            raise CheckpointError(f"the checkpoint lacks {base}.{absent[0]}, without which {name} cannot be unpacked")
+        parts = self._parts(name)
         try:
-            return self._scheme.make({suffix: self._tensors[f"{base}.{suffix}"] for suffix in suffixes})
+            return self._scheme.make(parts)
         except (ValueError, RuntimeError) as error:
             raise CheckpointError(f"{name} cannot be unpacked: {error}") from error
+
+    def packs(self, name: str) -> bool:
+        return name in self._bases
+
+    def grouped(self, name: str, shape: torch.Size, share: Share, dim: int, device: torch.device) -> Grouped:
+        parts = self._parts(name)
+        assert self._scheme.part is not None, "there is a Packing only for such"
+        ranges = [slice(0, size) for size in shape]
+        ranges[dim] = slice(share.start, share.start + share.size)
+        try:
+            return self._scheme.part(parts, unpack.Window(ranges[0], ranges[1], tuple(shape), device))
+        except (ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{name} cannot stay packed: {error}") from error
+
+    def _parts(self, name: str) -> Parts:
+        base, suffixes = self._bases[name], (self._scheme.main, *self._scheme.others)
+        if absent := [suffix for suffix in suffixes if f"{base}.{suffix}" not in self._tensors]:
+            raise CheckpointError(f"the checkpoint lacks {base}.{absent[0]}, without which {name} cannot be unpacked")
+        return {suffix: self._tensors[f"{base}.{suffix}"] for suffix in suffixes}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -1,4 +1,5 @@
-"""Packed weights → float weights, one formula a layout. ValueError names what does not fit.
+"""Packed weights → float weights, one formula a layout; or → numbers and scales of a part, for those that stay packed.
+ValueError names what does not fit.
 
 Legend: W [N, K] float; a group is some inputs (along K) with one scale a row.
 """
@@ -6,9 +7,12 @@ Legend: W [N, K] float; a group is some inputs (along K) with one scale a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from outpace.kernels.int4 import Grouped
 
 _SHIFTS = tuple(range(0, 32, 4))
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -26,7 +30,7 @@ def _nibbles(packed: Tensor) -> Tensor:
     """int32 [..., n] → [..., n, 8], the lowest bits first."""
     if packed.dtype != torch.int32:
         raise ValueError(f"packed numbers are {packed.dtype}; they must be torch.int32")
-    return (packed[..., None] >> torch.tensor(_SHIFTS, dtype=torch.int32)) & 0xF
+    return (packed[..., None] >> torch.tensor(_SHIFTS, dtype=torch.int32, device=packed.device)) & 0xF
 
 
 def int4_groups(packed: Tensor, scale: Tensor, shape: Sequence[int], group: int) -> Tensor:
@@ -71,3 +75,68 @@ def gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor) -> Tens
     zeros_GN = _nibbles(qzeros).flatten(1)[:, :N] + 1
     of_K = g_idx.long()
     return ((numbers_KN - zeros_GN[of_K]).to(scales.dtype) * scales[of_K]).t().contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of W [N, K]: outputs and inputs from … to."""
+
+    rows: slice
+    columns: slice
+    whole: Sequence[int]
+    """Of W."""
+    device: torch.device
+    """Where it is wanted; only the part is moved there."""
+
+    def check(self, shape: Sequence[int], outputs: int, inputs: int) -> None:
+        """Refuses another shape than W's, and to cut what lies in one word or shares one scale."""
+        if list(shape) != list(self.whole):
+            raise ValueError(f"it has shape {list(shape)}; the config asks for {list(self.whole)}")
+        units = (outputs, inputs)
+        for what, part, unit, size in zip(("outputs", "inputs"), (self.rows, self.columns), units, shape, strict=True):
+            if part != slice(0, size) and (part.start % unit or part.stop % unit):
+                raise ValueError(f"{what} {part.start} … {part.stop} are wanted, which are no whole groups of {unit}")
+
+    def of(self, tensor: Tensor, rows: int = 1, columns: int = 1) -> Tensor:
+        """The part of a tensor with one element for so many outputs and inputs."""
+        down, across = (
+            slice(part.start // unit, -(-part.stop // unit))
+            for part, unit in ((self.rows, rows), (self.columns, columns))
+        )
+        return tensor[down, across].to(self.device)
+
+
+def int4_groups_part(packed: Tensor, scale: Tensor, shape: Sequence[int], group: int, window: Window) -> Grouped:
+    """As `int4_groups`, packed."""
+    N, K = shape
+    _check("weight_packed", packed, (N, -(-K // 8)), torch.int32)
+    _check("weight_scale", scale, (N, -(-K // group)))
+    window.check((N, K), 1, group)
+    numbers = _nibbles(window.of(packed, columns=8)).flatten(1)[:, : window.columns.stop - window.columns.start]
+    return Grouped(numbers, window.of(scale, columns=group), None, group)
+
+
+def awq_part(qweight: Tensor, qzeros: Tensor, scales: Tensor, group: int, window: Window) -> Grouped:
+    """As `awq`, packed."""
+    K, N = qweight.shape[0], qweight.shape[1] * 8
+    _check("qzeros", qzeros, (-(-K // group), N // 8), torch.int32)
+    _check("scales", scales, (-(-K // group), N))
+    window.check((N, K), 8, group)
+    order = torch.tensor(_AWQ_ORDER, device=window.device)
+    numbers_NK = _nibbles(window.of(qweight.t(), rows=8).t())[..., order].flatten(1).t()
+    zero_NG = _nibbles(window.of(qzeros.t(), rows=8, columns=group).t())[..., order].flatten(1).t()
+    return Grouped(numbers_NK, window.of(scales.t(), columns=group), zero_NG, group)
+
+
+def gptq_part(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor, group: int, window: Window) -> Grouped:
+    """As `gptq`, packed, where groups follow each other."""
+    K, N, G = qweight.shape[0] * 8, qweight.shape[1], scales.shape[0]
+    _check("scales", scales, (-(-K // group), N))
+    _check("qzeros", qzeros, (G, -(-N // 8)), torch.int32)
+    _check("g_idx", g_idx, (K,))
+    if not torch.equal(g_idx.long(), torch.arange(K) // group):
+        raise ValueError("its inputs are in the order of activations (desc_act), which only unpacking undoes")
+    window.check((N, K), 8, group)
+    numbers_NK = _nibbles(window.of(qweight.t(), columns=8)).flatten(1)
+    zero_NG = _nibbles(window.of(qzeros.t(), rows=8, columns=group).t()).flatten(1).t() + 1
+    return Grouped(numbers_NK, window.of(scales.t(), columns=group), zero_NG, group)

@@ -1,0 +1,213 @@
+"""The claim: on one tensor-parallel rank of Kimi-K2.5 a verify of few tokens takes what the experts it touches take.
+
+    python benchmarks/mixture.py                                about 4 minutes and 80 GB on an H200
+    python benchmarks/mixture.py --layers 6 --rounds 2          a part of the model, for trying out
+    python benchmarks/mixture.py --shape tiny --layers 3 --device cpu --dtype bfloat16 --rounds 1 --count 1
+
+Weights are random, in INT4 where the checkpoint's are; experts are drawn for every forward (`lab/mixture_rank.py`), and
+those that were touched are counted on the device. A forward reads far more than the caches hold, so none is warm. The
+limit of a forward is its bytes over the copy rate of the same run. Parts are all layers' calls of that part, as a graph
+of their own. The extrapolation to all ranks adds two sums a layer at a stated cost: it is arithmetic, no measurement.
+Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from statistics import mean, median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.kernels.attention import PagedAttend
+from outpace.kernels.kv import slots_of
+from outpace.lab import bench_line
+from outpace.lab.decoding import noise_pair
+from outpace.lab.mixture_parts import parts_of, time_by_kernel
+from outpace.lab.mixture_rank import RANKS, Drawn
+from outpace.lab.rates import measure_rates
+from outpace.lab.replay import Timed
+from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+
+Run = Callable[[], object]
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=RANKS, default="kimi-k2.5-tp8", help="default kimi-k2.5-tp8")
+    parser.add_argument("--layers", type=int, default=61, metavar="N", help="the first is dense (default 61)")
+    parser.add_argument("--k", type=bench_line.ints, default=(1, 2, 3, 7), metavar="N,…", help="default 1,2,3,7")
+    parser.add_argument("--context", type=int, default=1024, metavar="N", help="tokens (default 1024)")
+    parser.add_argument("--experts-of", type=bench_line.ints, default=(1, 2, 3, 4, 8, 16, 32, 64), metavar="N,…",
+                        help="tokens for which the experts are timed alone (default 1,2,3,4,8,16,32,64)")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=8, metavar="N", help="passes over all variants (default 8)")
+    parser.add_argument("--count", type=int, default=8, metavar="N", help="forwards of a variant a round (default 8)")
+    parser.add_argument("--sum-us", type=bench_line.floats, default=(8.0, 15.0, 25.0), metavar="X,…",
+                        help="cost of one sum over ranks in the extrapolation (default 8,15,25)")  # fmt: skip
+    parser.add_argument("--draft-ms", type=float, default=0.3, metavar="X", help="one draft, there (default 0.3)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto (default auto)")
+    parser.add_argument("--dtype", default="auto", help="16 bits: bfloat16, float16 or auto (default auto)")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    line = bench_line.Line("mixture", args)
+    device, dtype = bench_line.place(args)
+    rates = measure_rates(device)
+    bench_line.say(f"rates: {rates.as_dict()}; making the model")
+    drawn = Drawn.make(RANKS[args.shape](args.layers), max(*args.experts_of, max(args.k) + 1), dtype, device)
+    forwards = {k: Forward(drawn, k + 1, args.context) for k in (0, *args.k)}
+    variants = [(k, how) for k in forwards for how in (("graph", "eager") if device.type == "cuda" else ("eager",))]
+    timed = {}
+    for k, how in variants:
+        bench_line.say(f"preparing k = {k}, {how}")
+        timed[k, how] = Timed(forwards[k].run, device, graph=how == "graph", between=drawn.draw)
+    touched: dict[int, list[float]] = {k: [] for k in forwards}
+
+    def measure(variant: tuple[int, str]) -> float:
+        seconds = []
+        for _ in range(args.count):
+            seconds.append(timed[variant].once())
+            touched[variant[0]].append(float(drawn.distinct(variant[0] + 1).sum()))
+        return median(seconds)
+
+    with torch.inference_mode():
+        rounds = interleave(
+            variants, args.rounds, measure, lambda done: bench_line.say(f"round {done} of {args.rounds}")
+        )
+        measured = dict(zip(variants, rounds, strict=True))
+        cells = [_cell(k, forwards[k], measured, mean(touched[k]), rates.copy_bytes_s) for k in forwards]
+        bench_line.say("experts alone")
+        experts = [_experts(drawn, tokens, args, rates.copy_bytes_s) for tokens in args.experts_of]
+        bench_line.say("parts")
+        parts = {k: _parts(drawn, forwards[k], device, args) for k in sorted({0, 2 if 2 in args.k else args.k[0]})}
+        kernels = {k: time_by_kernel(forwards[k].run, device) for k in parts}
+    line.print(
+        rates=rates.as_dict(),
+        layers={"all": args.layers, "with_experts": len(drawn.experts_LTC)},
+        other_bytes=drawn.other_bytes,
+        expert_bytes=drawn.expert_bytes,
+        cells=cells,
+        experts_alone=experts,
+        parts_ms=parts,
+        kernels_eager=kernels,
+        extrapolation=_extrapolate(cells, args),
+    )
+
+
+class Forward:
+    """The target over so many tokens of one row, and the best token at each place."""
+
+    def __init__(self, drawn: Drawn, num_tokens: int, context: int) -> None:
+        self.drawn, self.num_tokens = drawn, num_tokens
+        config, device = drawn.model.config, drawn.experts_LTC.device
+        self._pair = noise_pair(drawn.model, None, num_rows=1, max_context=context + num_tokens)
+        cache = self._pair.cache
+        pages = -(-(context + num_tokens) // cache.page_size)
+        self.table_BP = 1 + torch.arange(pages, device=device)[None]
+        self.start_B = torch.tensor([context], device=device)
+        self.positions_BS = context + torch.arange(num_tokens, device=device)[None]
+        self.slots_BS = slots_of(self.positions_BS, self.table_BP, cache.page_size)
+        self.tokens_BS = torch.randint(config.vocab_size, (1, num_tokens), device=device)
+        keys = cache.keys_LNHD
+        self.kv_bytes = config.num_layers * (context + num_tokens) * keys.shape[-1] * keys.element_size()
+
+    def attend(self) -> PagedAttend:
+        windows = self.drawn.model.config.windows
+        return PagedAttend(self._pair.cache, self.table_BP, self.start_B, self.slots_BS, windows)
+
+    def run(self) -> Tensor:
+        hidden_BSH, _ = self.drawn.model(self.tokens_BS, self.positions_BS, self.attend())
+        return self.drawn.model.logits(hidden_BSH).argmax(-1)
+
+    def num_bytes(self, touched: float) -> float:
+        """Of a forward that touches so many experts in all layers together."""
+        return self.drawn.other_bytes + touched * self.drawn.expert_bytes + self.kv_bytes
+
+
+def _cell(
+    k: int, forward: Forward, measured: dict[tuple[int, str], list[float]], touched: float, copy_bytes_s: float
+) -> dict[str, Any]:
+    """A plain step or a verify: times in milliseconds."""
+    num_bytes = forward.num_bytes(touched)
+    limit_s = num_bytes / copy_bytes_s
+    cell: dict[str, Any] = {
+        "k": k,
+        "experts_touched_a_layer": round(touched / len(forward.drawn.experts_LTC), 2),
+        "bytes": round(num_bytes),
+        "limit_ms": round(1e3 * limit_s, 4),
+    }
+    for how in ("graph", "eager"):
+        if (times := measured.get((k, how))) is None:
+            cell[how] = None
+            continue
+        over_plain = ratio_as_dict(paired_ratio(times, measured[0, how]))
+        cell[how] = {
+            "ms": spread_ms(times),
+            "fraction_of_limit": round(limit_s / median(times), 4),
+            "over_plain": over_plain,
+        }
+    return cell
+
+
+def _experts(drawn: Drawn, num_tokens: int, args: argparse.Namespace, copy_bytes_s: float) -> dict[str, Any]:
+    """The experts of all layers one after another, grouping included: bytes of those touched over the time."""
+    device = drawn.experts_LTC.device
+    run = parts_of(drawn, None, num_tokens)["experts"]
+    timed = Timed(run, device, graph=device.type == "cuda", between=drawn.draw)
+    seconds, counts = [], []
+    for _ in range(args.rounds * args.count):
+        seconds.append(timed.once())
+        counts.append(float(drawn.distinct(num_tokens).sum()))
+    layers = len(drawn.experts_LTC)
+    num_bytes = mean(counts) * drawn.expert_bytes
+    return {
+        "tokens": num_tokens,
+        "experts_touched": round(mean(counts) / layers, 2),
+        "mb_a_layer": round(num_bytes / layers / 1e6, 2),
+        "over_100_mb": num_bytes / layers > 1e8,
+        "us_a_layer": round(1e6 * median(seconds) / layers, 3),
+        "share_of_copy_rate": round(num_bytes / median(seconds) / copy_bytes_s, 4),
+    }
+
+
+def _parts(drawn: Drawn, forward: Forward, device: torch.device, args: argparse.Namespace) -> dict[str, float]:
+    """Milliseconds of each part over all layers."""
+    found = {}
+    for name, run in parts_of(drawn, forward.attend, forward.num_tokens, forward.positions_BS).items():
+        timed = Timed(run, device, graph=device.type == "cuda", between=drawn.draw)
+        found[name] = round(1e3 * median(timed.once() for _ in range(args.rounds * args.count)), 4)
+    return found
+
+
+def _extrapolate(cells: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+    """All ranks together, by arithmetic: a forward here, and two sums a layer."""
+    how = "graph" if cells[0]["graph"] is not None else "eager"
+    rows = []
+    for sum_us in args.sum_us:
+        sums_ms = 2 * args.layers * sum_us / 1e3
+        plain_ms = cells[0][how]["ms"]["median"] + sums_ms
+        for cell in cells[1:]:
+            verify_ms = cell[how]["ms"]["median"] + sums_ms
+            cycle_ms = verify_ms + cell["k"] * args.draft_ms
+            rows.append(
+                {
+                    "sum_us": sum_us,
+                    "k": cell["k"],
+                    "plain_ms": round(plain_ms, 3),
+                    "plain_tok_s": round(1e3 / plain_ms, 1),
+                    "verify_ms": round(verify_ms, 3),
+                    "verify_over_plain": round(verify_ms / plain_ms, 4),
+                    "cycle_ms": round(cycle_ms, 3),
+                    "break_even_accept_length": round(cycle_ms / plain_ms, 4),
+                }
+            )
+    note = "not measured: a rank's forward, plus two sums a layer and drafts at the stated costs"
+    return {"note": note, "of": how, "draft_ms": args.draft_ms, "rows": rows}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Experts in INT4 for few tokens: `mixture`'s launches, over weights that stay packed until they are in registers.
+
+Time follows the bytes of the experts that somebody chose: each is read once for all of its tokens. Gate and up are
+split over the inputs, so that eight experts cut over eight ranks keep a whole GPU busy; whichever split of a tile comes
+last adds them up, in their order, so that a result has the same bits every time. How many splits there are depends on
+the weights' shape alone, and a pair's result not on what else was chosen.
+
+Shapes: T tokens, H hidden, E experts, C experts a token, P = T·C pairs (pair p is token p // C), I intermediate size,
+M rows of a tile.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# Triton's functions are compiled from their source and carry no types.
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from outpace.kernels.gpu.activation import silu_times
+from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.int4 import planes
+from outpace.kernels.gpu.mixture import Groups, group_pairs
+from outpace.kernels.int4 import BLOCK, Int4
+
+_OUTPUTS = 64
+"""Of a tile, twice where gate and up are one."""
+_PROGRAMS = 264
+"""As many as splits are made for when a token's experts, eight of them, are all there is."""
+_MAX_SPLITS = 4
+_TILES = 4
+"""That a program of the down product goes through."""
+
+
+@triton.jit
+def _rows(pair_ptr, group, M: tl.constexpr):
+    """The pairs of a group, and whether there are so many."""
+    pair_M = tl.load(pair_ptr + group * M + tl.arange(0, M)).to(tl.int64)
+    return pair_M, pair_M >= 0
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def _gate_up(
+    x_ptr,
+    word_ptr,
+    scale_ptr,
+    zero_ptr,
+    expert_ptr,
+    pair_ptr,
+    count_ptr,
+    part_ptr,
+    out_ptr,
+    width,
+    num_inputs,
+    num_blocks,
+    num_pairs,
+    C: tl.constexpr,
+    SPLITS: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+    EVEN: tl.constexpr,
+    M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """silu(gate x) · up x of one expert's pairs, for a tile of outputs and a split of the inputs."""
+    wait(PDL)
+    tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    expert = tl.load(expert_ptr + group).to(tl.int64)
+    if expert >= 0:
+        kind: tl.constexpr = x_ptr.dtype.element_ty
+        n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        i = tl.arange(0, 32)
+        pair_M, live_M = _rows(pair_ptr, group, M)
+        live_N = n < width
+        x_MI = x_ptr + (pair_M // C)[:, None] * num_inputs + i[None, :]
+        word_NI = word_ptr + expert * num_blocks * 2 * width * 32 + n[:, None] * 32 + i[None, :]
+        place = expert * num_blocks * 8 * width
+        scale_N, zero_N = scale_ptr + place + n, zero_ptr + place + n
+        share = tl.cdiv(num_blocks, SPLITS)
+        gate_NM = tl.zeros((BLOCK_N, M), tl.float32)
+        up_NM = tl.zeros((BLOCK_N, M), tl.float32)
+        for at in tl.range(split * share, tl.minimum((split + 1) * share, num_blocks), num_stages=STAGES):
+            gate_word = tl.load(word_NI + at * width * 64, mask=live_N[:, None], other=0, eviction_policy="evict_first")
+            up_word = tl.load(
+                word_NI + (at * 2 + 1) * width * 32, mask=live_N[:, None], other=0, eviction_policy="evict_first"
+            )
+            for j in tl.static_range(4):
+                live_MI, high_MI = live_M[:, None], live_M[:, None]
+                if not EVEN:
+                    live_MI &= (at * 256 + 32 * j + i < num_inputs)[None, :]
+                    high_MI &= (at * 256 + 128 + 32 * j + i < num_inputs)[None, :]
+                x_low = tl.load(x_MI + at * 256 + 32 * j, mask=live_MI, other=0.0)
+                x_high = tl.load(x_MI + at * 256 + 128 + 32 * j, mask=high_MI, other=0.0)
+                step = (at * 4 + j) * 2 * width
+                scale = tl.load(scale_N + step, mask=live_N, other=0)
+                zero = scale
+                if HAS_ZEROS:
+                    zero = tl.load(zero_N + step, mask=live_N, other=0)
+                low, high = planes(gate_word, scale, zero, j, HAS_ZEROS, kind)
+                gate_NM = tl.dot(low, x_low.T, gate_NM)
+                gate_NM = tl.dot(high, x_high.T, gate_NM)
+                scale = tl.load(scale_N + step + width, mask=live_N, other=0)
+                if HAS_ZEROS:
+                    zero = tl.load(zero_N + step + width, mask=live_N, other=0)
+                low, high = planes(up_word, scale, zero, j, HAS_ZEROS, kind)
+                up_NM = tl.dot(low, x_low.T, up_NM)
+                up_NM = tl.dot(high, x_high.T, up_NM)
+        live_NM = live_N[:, None] & live_M[None, :]
+        out_NM = out_ptr + pair_M[None, :] * width + n[:, None]
+        if SPLITS == 1:
+            tl.store(out_NM, silu_times(gate_NM, up_NM, kind).to(kind), mask=live_NM)
+        else:
+            stride = num_pairs.to(tl.int64) * 2 * width
+            part_NM = part_ptr + pair_M[None, :] * 2 * width + n[:, None]
+            tl.store(part_NM + split * stride, gate_NM, mask=live_NM)
+            tl.store(part_NM + split * stride + width, up_NM, mask=live_NM)
+            tl.debug_barrier()  # all threads have written before one of them says so
+            done = tl.atomic_add(count_ptr + group * tl.num_programs(0) + tile, 1, sem="acq_rel")
+            if done == SPLITS - 1:
+                gate_NM = tl.load(part_NM, mask=live_NM, other=0.0, cache_modifier=".cg")
+                up_NM = tl.load(part_NM + width, mask=live_NM, other=0.0, cache_modifier=".cg")
+                for other in tl.static_range(1, SPLITS):
+                    there_NM = part_NM + other * stride
+                    gate_NM += tl.load(there_NM, mask=live_NM, other=0.0, cache_modifier=".cg")
+                    up_NM += tl.load(there_NM + width, mask=live_NM, other=0.0, cache_modifier=".cg")
+                tl.store(out_NM, silu_times(gate_NM, up_NM, kind).to(kind), mask=live_NM)
+    launch_next(PDL)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _down(
+    x_ptr,
+    word_ptr,
+    scale_ptr,
+    zero_ptr,
+    score_ptr,
+    expert_ptr,
+    pair_ptr,
+    out_ptr,
+    num_outputs,
+    width,
+    num_blocks,
+    num_tokens,
+    C: tl.constexpr,
+    TILES: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+    EVEN: tl.constexpr,
+    M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One expert's pairs to summands of their tokens, times their scores, for a few tiles of outputs one by one.
+
+    Tiles and blocks are one loop: with few inputs a tile is one block, and the next one must be on its way.
+    """
+    wait(PDL)
+    group = tl.program_id(1)
+    expert = tl.load(expert_ptr + group).to(tl.int64)
+    if expert >= 0:
+        kind: tl.constexpr = x_ptr.dtype.element_ty
+        i = tl.arange(0, 32)
+        pair_M, live_M = _rows(pair_ptr, group, M)
+        score_M = tl.load(score_ptr + pair_M, mask=live_M, other=0.0)
+        out_M = (pair_M % C * num_tokens + pair_M // C) * num_outputs
+        x_MI = x_ptr + pair_M[:, None] * width + i[None, :]
+        word_I = word_ptr + expert * num_blocks * num_outputs * 32 + i
+        place = expert * num_blocks * 4 * num_outputs
+        first = tl.program_id(0) * TILES
+        sum_NM = tl.zeros((BLOCK_N, M), tl.float32)
+        for step in tl.range(0, TILES * num_blocks, num_stages=STAGES):
+            at = step % num_blocks
+            n = (first + step // num_blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
+            live_N = n < num_outputs
+            word_NI = word_I[None, :] + (at * num_outputs + n)[:, None] * 32
+            word = tl.load(word_NI, mask=live_N[:, None], other=0, eviction_policy="evict_first")
+            for j in tl.static_range(4):
+                live_MI, high_MI = live_M[:, None], live_M[:, None]
+                if not EVEN:
+                    live_MI &= (at * 256 + 32 * j + i < width)[None, :]
+                    high_MI &= (at * 256 + 128 + 32 * j + i < width)[None, :]
+                x_low = tl.load(x_MI + at * 256 + 32 * j, mask=live_MI, other=0.0)
+                x_high = tl.load(x_MI + at * 256 + 128 + 32 * j, mask=high_MI, other=0.0)
+                of_N = place + (at * 4 + j) * num_outputs + n
+                scale = tl.load(scale_ptr + of_N, mask=live_N, other=0)
+                zero = scale
+                if HAS_ZEROS:
+                    zero = tl.load(zero_ptr + of_N, mask=live_N, other=0)
+                low, high = planes(word, scale, zero, j, HAS_ZEROS, kind)
+                sum_NM = tl.dot(low, x_low.T, sum_NM)
+                sum_NM = tl.dot(high, x_high.T, sum_NM)
+            if at == num_blocks - 1:
+                live_NM = live_N[:, None] & live_M[None, :]
+                tl.store(out_ptr + out_M[None, :] + n[:, None], sum_NM * score_M[None, :], mask=live_NM)
+                sum_NM = tl.zeros((BLOCK_N, M), tl.float32)
+    launch_next(PDL)
+
+
+def splits_of(width: int, num_blocks: int) -> int:
+    """Of the gate and up products' inputs, by their shape alone."""
+    splits = 1
+    while splits < _MAX_SPLITS and 8 * triton.cdiv(width, _OUTPUTS) * 2 * splits <= _PROGRAMS:
+        splits *= 2
+    share = -(-num_blocks // min(splits, num_blocks))
+    return -(-num_blocks // share)
+
+
+def mixture_int4(
+    x_TH: Tensor, experts_TC: Tensor, scores_TC: Tensor, gate_up: Int4, down: Int4, *, num_more: int = 0
+) -> Tensor:
+    """Summands [C + more, T, H] in float32: score · down(silu(gate(x)) · up(x)) for each of a token's experts.
+
+    Args:
+        x_TH: contiguous, of the weights' type.
+        experts_TC: int32, contiguous; a token's experts differ.
+        scores_TC: float32, contiguous.
+        gate_up: [E, 2·I, H], gate's rows first.
+        down: [E, H, I].
+        num_more: summands that the caller fills in, behind the others.
+    """
+    (T, H), C, width, device = x_TH.shape, experts_TC.shape[1], down.num_inputs, x_TH.device
+    E, tiles = len(down.words), triton.cdiv(width, _OUTPUTS)
+    blocks = gate_up.words.shape[1]
+    splits = splits_of(width, blocks)
+    groups: Groups = group_pairs(experts_TC, E, num_counts=tiles if splits > 1 else 0)
+    rows, num_groups = groups.pair_GM.shape[1], len(groups.expert_G)
+    hidden_PI = torch.empty((T * C, width), dtype=x_TH.dtype, device=device)
+    parts = hidden_PI
+    if splits > 1:
+        parts = torch.empty((splits, T * C, 2 * width), dtype=torch.float32, device=device)
+    shared = {"C": C, "HAS_ZEROS": gate_up.zeros is not None, "M": rows, "BLOCK_N": _OUTPUTS, "num_warps": 4}
+    shared |= {"STAGES": 4 if rows == 16 else 3} | overlapped(device)
+    zeros = gate_up.scales if gate_up.zeros is None else gate_up.zeros
+    _gate_up[(tiles, splits, num_groups)](
+        x_TH, gate_up.words, gate_up.scales, zeros, groups.expert_G, groups.pair_GM, groups.count_G, parts, hidden_PI,
+        width, H, blocks, T * C, SPLITS=splits, EVEN=H % BLOCK == 0, **shared,
+    )  # fmt: skip
+    out_CTH = torch.empty((C + num_more, T, H), dtype=torch.float32, device=device)
+    zeros = down.scales if down.zeros is None else down.zeros
+    _down[(triton.cdiv(H, _OUTPUTS * _TILES), num_groups)](
+        hidden_PI, down.words, down.scales, zeros, scores_TC, groups.expert_G, groups.pair_GM, out_CTH,
+        H, width, down.words.shape[1], T, TILES=_TILES, EVEN=width % BLOCK == 0, **shared,
+    )  # fmt: skip
+    return out_CTH

@@ -1,0 +1,74 @@
+"""Packed experts against float64 on their unpacked weights; without a GPU Triton's interpreter runs them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from kernels.gpu.test_attention import DEVICE, DTYPES
+from kernels.test_int4 import grouped
+
+pytest.importorskip("triton", reason="the kernels need Triton")
+from outpace.kernels.gpu.experts import mixture_int4, splits_of
+from outpace.kernels.gpu.mixture import Routing, choose, mixture
+from outpace.kernels.int4 import Int4
+
+HALF = DTYPES[1]
+
+
+def experts(number: int, outputs: int, inputs: int, *, group: int = 32, zeros: bool = False) -> Int4:
+    held = Int4.empty(number, outputs=outputs, inputs=inputs, has_zeros=zeros, dtype=HALF, device=DEVICE)
+    for expert in range(number):
+        weight = grouped(outputs, inputs, group, zeros=zeros, dtype=HALF)
+        held[expert].fill(type(weight)(weight.numbers_NK, weight.scale_NG / inputs**0.5 / 4, weight.zero_NG, group))
+    return held
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_experts", "num_chosen", "hidden", "width", "group", "zeros"),
+    [
+        (1, 6, 2, 256, 64, 32, False),
+        (3, 12, 4, 768, 96, 32, False),
+        (17, 3, 2, 288, 40, 32, True),
+        (5, 4, 3, 512, 256, 128, True),
+    ],
+)
+def test_chosen_experts_are_summed(
+    num_tokens: int, num_experts: int, num_chosen: int, hidden: int, width: int, group: int, zeros: bool
+) -> None:
+    x = torch.randn(num_tokens, hidden, dtype=HALF, device=DEVICE)
+    gate_up = experts(num_experts, 2 * width, hidden, group=group, zeros=zeros)
+    down = experts(num_experts, hidden, width, group=32 if width % group else group, zeros=zeros)
+    chosen, scores = choose(torch.randn(num_tokens, num_experts, device=DEVICE), Routing(num_chosen, True))
+    out = mixture_int4(x, chosen, scores, gate_up, down, num_more=1)
+    assert out.shape == (num_chosen + 1, num_tokens, hidden)
+    whole, half = gate_up.unpacked(), down.unpacked()
+    for token in range(num_tokens):
+        for place, expert in enumerate(chosen[token].tolist()):
+            gate, up = F.linear(x[token].double(), whole[expert].double()).chunk(2)
+            expected = F.linear(F.silu(gate) * up, half[expert].double()) * scores[token, place].double()
+            assert (out[place, token] - expected).norm() / expected.norm() < 1e-2
+    if DEVICE.type == "cuda":  # the interpreter cuts what a GPU rounds
+        unpacked = mixture(x, chosen, scores, whole, half)
+        assert (out[:num_chosen] - unpacked).norm() / unpacked.norm() < 3e-3
+
+
+def test_a_tokens_bits_do_not_depend_on_the_others() -> None:
+    gate_up, down = experts(12, 2 * 64, 1024), experts(12, 1024, 64)
+    assert splits_of(64, 4) == 4
+    x = torch.randn(9, 1024, dtype=HALF, device=DEVICE)
+    chosen, scores = choose(torch.randn(9, 12, device=DEVICE), Routing(4, True))
+    whole = mixture_int4(x, chosen, scores, gate_up, down)
+    alone = mixture_int4(x[3:4], chosen[3:4].contiguous(), scores[3:4].contiguous(), gate_up, down)
+    if DEVICE.type == "cuda":
+        assert torch.equal(alone, whole[:, 3:4])
+    assert torch.allclose(alone, whole[:, 3:4], atol=1e-4)
+
+
+@pytest.mark.parametrize("width", [16, 256, 768, 2048])
+@pytest.mark.parametrize("num_blocks", [1, 3, 5, 28])
+def test_no_split_is_empty(width: int, num_blocks: int) -> None:
+    splits = splits_of(width, num_blocks)
+    assert (splits - 1) * -(-num_blocks // splits) < num_blocks
+    assert splits == 1 or 8 * splits * -(-width // 64) <= 264
