@@ -78,6 +78,7 @@ VALUES: dict[str, Any] = {
     "dtype": "float32",
     "device": "cpu",
     "aux_boundaries": (1, 2, 3),
+    "weights": "unpacked",
     "nccl": ("NCCL_PROTO=LL", "NCCL_P2P_LEVEL=SYS"),
 }
 """Of options that are no numbers, or not those below."""

@@ -1,7 +1,7 @@
 """Where a row's past is cut into splits, so that few rows still fill the GPU, and how their softmaxes are joined.
 
-Splits begin at fixed positions, so that a token's output does not depend on how many tokens run beside it; only their
-size depends on the batch and, by powers of two, on the length.
+Splits begin at fixed positions, so that a token's output does not depend on how many tokens of its row run beside it;
+their size depends on the number of rows and, by powers of two, on the length.
 
 Shapes: C splits, D head dimension.
 """

@@ -38,7 +38,7 @@ ATTENDS = ("_decode", "_attend", "_attend_latent")
 
 _OURS = {
     **dict.fromkeys((*ATTENDS, "_turn_and_store", "_store_latent", "_angles"), ATTENTION),
-    **dict.fromkeys(("_multiply", "_multiply_wide", "_silu_mul", "_join"), LINEAR),
+    **dict.fromkeys(("_multiply", "_multiply_wide", "_multiply_int4", "_silu_mul", "_join"), LINEAR),
     **dict.fromkeys(("_choose", "_group", "_multiply_chosen", "_gate_up", "_down"), EXPERTS),
     **dict.fromkeys(("_add_rms_norm", "_embed_and_norm"), NORMS),
     **dict.fromkeys(("_best_of_split", "_best_of_all", "_peak_of_part", "_sum_of_part", "_end", "_mask"), SAMPLING),
