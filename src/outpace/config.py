@@ -167,7 +167,7 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
-    """Same seed, same answer, whatever runs beside it; None draws a fresh one for each request."""
+    """Same seed, same answer, whatever runs beside it (in 16 bits on a GPU: but at near-ties). None draws one."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer, at most 16; they are not part of it."""
     include_stop_str_in_output: bool = False
