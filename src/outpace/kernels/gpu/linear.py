@@ -39,7 +39,7 @@ _MAX_SPLITS = 4
 
 
 @triton.jit
-def _finish(
+def finish(
     sum_NM,
     up_NM,
     bias_ptr,
@@ -113,7 +113,7 @@ def _multiply(
             weight = tl.load(weight_NK + half + at, mask=live_NK, other=0.0, eviction_policy="evict_first")
             up_NM = tl.dot(weight, x.T, up_NM)
     launch_next(PDL)
-    _finish(sum_NM, up_NM, bias_ptr, out_ptr, n, m, split, num_rows, num_outputs, GATED, HAS_BIAS)
+    finish(sum_NM, up_NM, bias_ptr, out_ptr, n, m, split, num_rows, num_outputs, GATED, HAS_BIAS)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -149,7 +149,7 @@ def _multiply_wide(
             up_NM = tl.dot(weight_desc.load([num_outputs + first, at]), x.T, up_NM)
     launch_next(PDL)
     n, m = first + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_M)
-    _finish(sum_NM, up_NM, bias_ptr, out_ptr, n, m, split, num_rows, num_outputs, GATED, HAS_BIAS)
+    finish(sum_NM, up_NM, bias_ptr, out_ptr, n, m, split, num_rows, num_outputs, GATED, HAS_BIAS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 from outpace.kernels.gpu.int4 import planes
-from outpace.kernels.gpu.linear import FEW_ROWS, _finish, tile_of
+from outpace.kernels.gpu.linear import FEW_ROWS, finish, tile_of
 from outpace.kernels.int4 import BLOCK, Int4
 
 _OUTPUTS = 64
@@ -91,7 +91,7 @@ def _multiply_int4(
                 up_NM = tl.dot(low, x_low.T, up_NM)
                 up_NM = tl.dot(high, x_high.T, up_NM)
     launch_next(PDL)
-    _finish(sum_NM, up_NM, bias_ptr, out_ptr, n, m, split, num_rows, num_outputs, GATED, HAS_BIAS)
+    finish(sum_NM, up_NM, bias_ptr, out_ptr, n, m, split, num_rows, num_outputs, GATED, HAS_BIAS)
 
 
 def fits_int4(x: Tensor, weight: Int4) -> bool:

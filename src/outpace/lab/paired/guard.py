@@ -7,20 +7,18 @@ draws more power may bring it about itself, and that is a part of its speed.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-THROTTLES = {
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
-"""Bits of NVML's clocks_throttle_reasons that no workload should meet; a power cap (0x04) is ordinary."""
+from outpace.fingerprint.nvidia import PROGRAM, THROTTLES
+from outpace.fingerprint.programs import ask
+
+UNWANTED = (0x08, 0x20, 0x40, 0x80)
+"""Bits of `THROTTLES` that no workload should meet; a power cap (0x04) is ordinary."""
+WAIT_S = 20.0
+"""For nvidia-smi."""
 GPU_FIELDS = ("clocks.sm", "clocks_throttle_reasons.active", "temperature.gpu", "power.draw")
 CPU_COUNTS = "cpu*/thermal_throttle/core_throttle_count"
 WORK = 20_000
@@ -61,9 +59,9 @@ def throttled(states: Sequence[State]) -> str | None:
     """What was throttled meanwhile; None if nothing."""
     for state in states:
         for number, gpu in enumerate(state.gpus):
-            for bit, name in THROTTLES.items():
+            for bit in UNWANTED:
                 if gpu.throttles & bit:
-                    return f"GPU {number} was throttled: {name}"
+                    return f"GPU {number} was throttled: {THROTTLES[bit]}"
     counts = [state.cpu_throttled for state in states]
     return "the processor was throttled by heat" if counts and counts[-1] > counts[0] else None
 
@@ -94,15 +92,8 @@ def _number(text: str) -> float | None:
 
 
 def _gpus() -> tuple[Gpu, ...]:
-    path = shutil.which("nvidia-smi")
-    if path is None:
-        return ()
-    words = [path, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return read_gpus(done.stdout) if done.returncode == 0 else ()
+    listed = ask(PROGRAM, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader", wait_s=WAIT_S)
+    return read_gpus(listed or "")
 
 
 def _cpu_throttled(root: Path) -> int:
