@@ -2,7 +2,8 @@
 
 Few tokens on a GPU: parts are gathered, and the norm behind them, which reads several summands anyway, adds them. That
 is one launch less than an all-reduce, the sum is the same bits on every rank, and a row's bits do not depend on how
-many rows run beside it. Many tokens, as in prefill: an all-reduce, whose bits are the same on every rank too.
+many rows run beside it. Who gathers, a kernel of ours over symmetric memory or the library, is measured at the start
+(`sums`) and changes no bit. Many tokens, as in prefill: an all-reduce, whose bits are the same on every rank too.
 
 Logits are gathered whole: what a rank chooses from is then every rank's same bits, even if its own hidden states were
 not, so ranks cannot part, and sampling needs to know nothing of ranks. Half a megabyte at most for one row.
@@ -33,6 +34,9 @@ def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor:
     """
     if group.size == 1:
         return part
+    exchange = group.exchange
+    if exchange is not None and fuses(like_BSH) and exchange.takes(like_BSH.numel(), like_BSH.dtype):
+        return exchange.gather(part.contiguous(), like_BSH.dtype, joins=part.dim() > like_BSH.dim())
     part_BSH = whole(part, like_BSH)
     if not fuses(like_BSH):
         return _in_rank_order(group.gather(part_BSH))

@@ -6,6 +6,7 @@ in the first rank alone. It ends with its connection, at any moment, so that it 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
@@ -30,6 +31,7 @@ from outpace.engine.ranks.orders import Order
 from outpace.engine.runner import Runner
 from outpace.errors import OutpaceError
 from outpace.models.source import locate
+from outpace.models.sums import settle as settle_sums
 from outpace.speculation.pair import Pair
 
 FAILED = 1
@@ -39,6 +41,7 @@ def main(descriptor: int) -> None:
     """Follows over an inherited socket until the first rank hangs up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the first rank decides when this one ends
+    faulthandler.register(signal.SIGUSR1)  # shows on stderr where a rank stands that does not get on
     follow(Pipe(socket.socket(fileno=descriptor), Order))
 
 
@@ -84,7 +87,7 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
     if store is None:
         assert load.port is not None
         store = reach_store(load.port)
-    group = join(store, load.rank, load.size, device)
+    group = settle_sums(join(store, load.rank, load.size, device), device, load.sums)
     target, drafter = load_parts(
         locate(load.model),
         load.drafter,

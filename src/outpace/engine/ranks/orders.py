@@ -30,6 +30,7 @@ class Load(_Message, frozen=True, kw_only=True):
     device: str
     aux_boundaries: tuple[int, ...] | None
     weights: Literal["auto", "packed", "unpacked"]
+    sums: Literal["auto", "library"]
 
 
 class Settle(_Message, frozen=True, kw_only=True):

@@ -1,0 +1,94 @@
+"""The exchange over shared memory: under Triton's interpreter, in processes that map files where GPUs map peers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the kernel needs Triton")
+
+from outpace.kernels.gpu.exchange import BLOCK, PROGRAMS, num_bytes
+
+SCRIPT = """
+import sys, time, random
+import torch
+from outpace.kernels.gpu.exchange import BLOCK, PROGRAMS, exchange
+
+rank, size, *files = sys.argv[1:]
+rank, size = int(rank), int(size)
+maps = [torch.from_file(name, shared=True, size=%(num_bytes)d, dtype=torch.uint8) for name in files]
+addresses = torch.tensor([found.data_ptr() for found in maps])
+memory = dict(
+    addresses=addresses, epochs=torch.zeros(PROGRAMS, dtype=torch.int32), stop=torch.zeros(1, dtype=torch.int32)
+)
+if sys.argv[0].endswith("wraps.py"):
+    memory["epochs"].fill_(2**31 - 3)
+    maps[rank].view(torch.int32)[: 4096].fill_(2**31 - 3)
+    time.sleep(1.0)
+pace = random.Random(rank)
+for step in range(12):
+    shape = [(1, 1), (1, BLOCK), (2, 700), (2, BLOCK)][step %% 4]
+    joins = step %% 3 == 0
+    dtype = (torch.bfloat16, torch.float32)[joins or step // 4 %% 2]  # the interpreter rounds to bf16 in its own way
+    parts = [
+        torch.randn((3 if joins else 1, *shape), generator=torch.Generator().manual_seed(100 * step + other))
+        for other in range(size)
+    ]
+    time.sleep(pace.random() / 100)
+    given = parts[rank] if joins else parts[rank][0].to(dtype)
+    found = exchange(given, dtype, rank=rank, joins=joins, **memory)
+    expected = torch.stack([(part[0] + part[1] + part[2] if joins else part[0]).to(dtype) for part in parts])
+    assert torch.equal(found, expected), (step, rank)
+print("equal")
+"""
+
+
+def _run(directory: Path, size: int, name: str) -> list[str]:
+    """What one process a rank printed."""
+    files = [str(directory / f"memory{rank}") for rank in range(size)]
+    for file in files:
+        with Path(file).open("wb") as made:
+            made.truncate(num_bytes(size))
+    script = directory / name
+    script.write_text(SCRIPT % {"num_bytes": num_bytes(size)})
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(script), str(rank), str(size), *files],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    return [rank.communicate(timeout=100)[0].strip() for rank in ranks]
+
+
+def test_every_rank_has_the_parts_of_all_in_rank_order(tmp_path: Path) -> None:
+    assert _run(tmp_path, 3, "ranks.py") == ["equal"] * 3
+
+
+def test_the_count_of_calls_may_wrap(tmp_path: Path) -> None:
+    """It is 32 bits wide, and a server makes 20,000 a second."""
+    assert _run(tmp_path, 2, "wraps.py") == ["equal"] * 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="one process cannot stand for two GPUs")
+def test_waiting_ends_when_it_is_told_to_stop() -> None:
+    from outpace.kernels.gpu.exchange import exchange
+
+    memories = [torch.zeros(num_bytes(2), dtype=torch.uint8) for _ in range(2)]
+    out = exchange(
+        torch.ones(1, BLOCK),
+        torch.float32,
+        addresses=torch.tensor([memory.data_ptr() for memory in memories]),
+        epochs=torch.zeros(PROGRAMS, dtype=torch.int32),
+        stop=torch.ones(1, dtype=torch.int32),
+        rank=0,
+    )
+    assert torch.equal(out[0], torch.ones(1, BLOCK))  # its own part is there
