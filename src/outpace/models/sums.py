@@ -52,10 +52,13 @@ class PeerExchange:
         self.max_bytes = 0
         """Of a part: up to here it is the faster one."""
 
+    def fits(self, num_elements: int, dtype: torch.dtype) -> bool:
+        """Whether it can gather such a part, slower than the library or not."""
+        return num_elements <= self._most and dtype.itemsize in (2, 4) and dtype.is_floating_point
+
     def takes(self, num_elements: int, dtype: torch.dtype) -> bool:
         """See `Exchange`."""
-        fits = num_elements <= self._most and dtype.itemsize in (2, 4) and dtype.is_floating_point
-        return fits and num_elements * dtype.itemsize <= self.max_bytes
+        return self.fits(num_elements, dtype) and num_elements * dtype.itemsize <= self.max_bytes
 
     def gather(self, part: Tensor, dtype: torch.dtype, *, joins: bool = False) -> Tensor:
         """See `Exchange`."""
@@ -74,7 +77,7 @@ def settle(group: Group, device: torch.device, asked: Sums = "auto") -> Group:
         return group
     found: PeerExchange | str = "sums = library asks for none"
     if asked == "auto":
-        found = _exchange(group, device)
+        found = open_exchange(group, device)
     if isinstance(found, str):
         return replace(group, sums={"symmetric_up_to_bytes": 0, "why_not_symmetric": found, "measured": []})
     measured = measure(group, device, kinds(group, found), SIZES)
@@ -142,8 +145,9 @@ def _us(group: Group, device: torch.device, graph: torch.cuda.CUDAGraph) -> floa
     return 1e3 * milliseconds
 
 
-def _exchange(group: Group, device: torch.device) -> PeerExchange | str:
-    """One that was seen to give the library's bits, or why there is none; the same kind of answer on every rank."""
+def open_exchange(group: Group, device: torch.device) -> PeerExchange | str:
+    """One that was seen to give the library's bits, its `max_bytes` 0, or why there is none: every rank is answered
+    alike. All ranks call this together."""
     if device.type != "cuda":
         return "there is no symmetric memory without GPUs"
     from outpace.kernels.gpu.exchange import num_bytes
