@@ -10,6 +10,7 @@ from torch import Tensor
 
 from distributed.threads import on_ranks
 from outpace import EngineConfig
+from outpace.distributed import nccl
 from outpace.distributed.group import Group
 from outpace.distributed.symmetric import agree
 from outpace.errors import ConfigError
@@ -76,3 +77,13 @@ def test_small_parts_go_through_the_exchange_and_large_ones_through_the_library(
 def test_another_choice_is_refused() -> None:
     with pytest.raises(ConfigError, match="sums is 'nccl'; it must be"):
         EngineConfig(sums="nccl")  # type: ignore[arg-type]
+
+
+def test_settings_that_a_started_nccl_would_not_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTPACE_NCCL_STARTED", "1 {}")  # another process's
+    monkeypatch.setenv("NCCL_PROTO", "LL")
+    nccl.apply({"NCCL_PROTO": "LL"})
+    nccl.started()
+    nccl.apply({"NCCL_PROTO": "LL"})
+    with pytest.raises(ConfigError, match="asks for NCCL_PROTO=Simple, but NCCL started in this process with LL"):
+        nccl.apply({"NCCL_PROTO": "Simple"})

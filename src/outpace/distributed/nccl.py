@@ -6,6 +6,7 @@ the environment that a worker is started with, and what each rank reports is wha
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 from outpace.errors import ConfigError
 
 _NAME = re.compile(r"(NCCL|TORCH_NCCL)_[A-Z0-9_]+")
+_READ = "OUTPACE_NCCL_STARTED"
+"""Number of a process, which those that it starts inherit and do not mind, and what its NCCL read."""
 _SEEN = re.compile(r"(NCCL|TORCH_NCCL|TORCH_SYMM_MEM|CUDA_VISIBLE)_[A-Z0-9_]+")
 
 
@@ -34,8 +37,27 @@ def parse(settings: Sequence[str]) -> dict[str, str]:
 
 
 def apply(settings: dict[str, str]) -> None:
-    """Puts settings into this process's environment, where NCCL finds them if it has not started yet."""
+    """Puts settings into this process's environment, where NCCL finds them when it starts.
+
+    Raises:
+        ConfigError: it has started in this process, with others.
+    """
+    pid, _, read = os.environ.get(_READ, "").partition(" ")
+    if pid == str(os.getpid()):
+        seen = json.loads(read)
+        for name, value in settings.items():
+            if seen.get(name) != value:
+                raise ConfigError(
+                    f"nccl asks for {name}={value}, but NCCL started in this process with {seen.get(name, 'none')}, "
+                    "and reads its settings once: make this LLM in a new process"
+                )
     os.environ.update(settings)
+
+
+def started() -> None:
+    """Notes with what settings NCCL has started in this process, for `apply`; the first time counts."""
+    if os.environ.get(_READ, "").partition(" ")[0] != str(os.getpid()):
+        os.environ[_READ] = f"{os.getpid()} {json.dumps(observed())}"
 
 
 def observed() -> dict[str, str]:

@@ -83,14 +83,14 @@ def time_sums(
             steps[name] = step
     modes: dict[str, dict[str, Callable[[], None]]] = {"eager": {name: _run(step) for name, step in steps.items()}}
     if device.type == "cuda":
-        modes["graph"] = {name: _captured(run) for name, run in modes["eager"].items()}
+        modes["graph"] = {name: captured(run) for name, run in modes["eager"].items()}
     kinds: dict[str, dict[str, Any]] = {name: {"why_none": why} for name, why in reasons.items()}
     found: dict[str, Any] = {"kinds": kinds, "fastest": {}, "norm_alone": {}}
     for mode, runs in modes.items():
         names = list(runs)
         for run in runs.values():
-            _us(run, group, device)
-        rounds = interleave(names, num_rounds, lambda name, runs=runs: _us(runs[name], group, device))  # type: ignore[misc]
+            time_us(run, group, device)
+        rounds = interleave(names, num_rounds, lambda name, runs=runs: time_us(runs[name], group, device))  # type: ignore[misc]
         _report(mode, dict(zip(names, rounds, strict=True)), found)
     return found
 
@@ -172,16 +172,17 @@ def _run(step: Step) -> Callable[[], None]:
     return run
 
 
-def _captured(run: Callable[[], None]) -> Callable[[], None]:
+def captured(run: Callable[[], None]) -> Callable[[], None]:
+    """What `run` launches, as one graph: its replay. Run it once before."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         run()
     return graph.replay
 
 
-def _us(run: Callable[[], None], group: Group, device: torch.device) -> float:
-    """Microseconds of one of the steps that `run` makes."""
-    group.all_reduce(torch.zeros(1, device=device))  # ranks begin together
+def time_us(run: Callable[[], None], group: Group, device: torch.device) -> float:
+    """Microseconds of one of the `CALLS` that `run` makes; ranks begin together."""
+    group.all_reduce(torch.zeros(1, device=device))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     began = time.perf_counter()
