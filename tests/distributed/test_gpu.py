@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ import torch
 from distributed.test_ranks import children
 from engine.test_lossless import answers, prompts
 from models.checkpoints import make_checkpoint
-from outpace import LLM, EngineError, SamplingParams
+from outpace import LLM, SamplingParams
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
@@ -129,17 +131,36 @@ def test_calibrated_control_runs_on_all_ranks(models: tuple[str, str], say: Say)
         assert answers(llm.generate(batch, GREEDY)) == answers(llm.generate(batch, plain))
 
 
-@pytest.mark.timeout(120)
-def test_a_killed_rank_sets_free_what_waits_for_it(models: tuple[str, str], say: Say) -> None:
-    """A sum over symmetric memory waits on the GPU, where NCCL's abort does not reach."""
-    llm = LLM(models[0], drafter=None, tensor_parallel=2, **OPTIONS)
-    (victim,) = children(os.getpid())
-    stream = llm.stream([1, 2, 3], replace(GREEDY, max_tokens=200))
+KILLED = """
+import os, signal, sys, time
+import torch
+from outpace import LLM, EngineError, SamplingParams
+
+if __name__ == "__main__":
+    llm = LLM(sys.argv[1], drafter=None, tensor_parallel=2, max_context=256, max_rows=4, capture_s=0.0, device="cuda")
+    print(llm.describe()["parallel"]["gathering"], flush=True)
+    victim = llm.ranks._crew._workers[0].pid
+    stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=200, ignore_eos=True))
     next(stream)
-    say("killing a rank")
+    began = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    with pytest.raises(EngineError, match=rf"rank 1 \(process {victim}\) failed: .*SIGKILL"):
+    try:
         list(stream)
-    torch.cuda.synchronize(0)
-    say("nothing waits")
+    except EngineError as error:
+        print(error, flush=True)
+    torch.cuda.synchronize()
+    print("free after", round(time.monotonic() - began, 1), flush=True)
     llm.close()
+"""
+
+
+@pytest.mark.timeout(150)
+def test_a_killed_rank_sets_free_what_waits_for_it(models: tuple[str, str], say: Say, tmp_path: Path) -> None:
+    """A sum over symmetric memory waits on the GPU, where NCCL's abort does not reach. In a process of its own, which
+    has not been in another group."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    done = subprocess.run([sys.executable, script, models[0]], capture_output=True, text=True, timeout=120)
+    say(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert "rank 1" in done.stdout and "SIGKILL" in done.stdout and "free after" in done.stdout

@@ -27,9 +27,9 @@ def rows(*times: tuple[float, float, float]) -> list[dict[str, float]]:
     ]
 
 
-def test_the_exchange_is_used_as_far_as_it_is_clearly_faster_than_both() -> None:
-    assert limit_of(rows((5, 11, 12), (8, 12, 13), (30, 20, 25))) == 4 * 8192
-    assert limit_of(rows((5, 11, 12), (8, 12, 8.1), (9, 20, 25))) == 8192, "no island beyond a size where it loses"
+def test_the_exchange_is_used_as_far_as_it_is_clearly_faster() -> None:
+    assert limit_of(rows((5, 11, 12), (8, 12, 7), (30, 20, 25))) == 4 * 8192, "an all-reduce has other bits"
+    assert limit_of(rows((5, 11, 12), (12, 12.1, 20), (9, 20, 25))) == 8192, "no island beyond a size where it loses"
     assert limit_of(rows((12, 11, 12))) == 0
     assert limit_of([]) == 0
 
@@ -83,7 +83,11 @@ def test_settings_that_a_started_nccl_would_not_read_are_refused(monkeypatch: py
     monkeypatch.setenv("OUTPACE_NCCL_STARTED", "1 {}")  # another process's
     monkeypatch.setenv("NCCL_PROTO", "LL")
     nccl.apply({"NCCL_PROTO": "LL"})
+    assert nccl.num_started() == 0
     nccl.started()
     nccl.apply({"NCCL_PROTO": "LL"})
+    monkeypatch.setenv("NCCL_PROTO", "Simple")
+    nccl.started()
+    assert nccl.num_started() == 2
     with pytest.raises(ConfigError, match="asks for NCCL_PROTO=Simple, but NCCL started in this process with LL"):
         nccl.apply({"NCCL_PROTO": "Simple"})

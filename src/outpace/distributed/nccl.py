@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from outpace.errors import ConfigError
 
 _NAME = re.compile(r"(NCCL|TORCH_NCCL)_[A-Z0-9_]+")
-_READ = "OUTPACE_NCCL_STARTED"
-"""Number of a process, which those that it starts inherit and do not mind, and what its NCCL read."""
+_STARTED = "OUTPACE_NCCL_STARTED"
+"""A process's number (those that it starts inherit the variable and do not mind), how often, and what NCCL read."""
 _SEEN = re.compile(r"(NCCL|TORCH_NCCL|TORCH_SYMM_MEM|CUDA_VISIBLE)_[A-Z0-9_]+")
 
 
@@ -42,22 +42,34 @@ def apply(settings: dict[str, str]) -> None:
     Raises:
         ConfigError: it has started in this process, with others.
     """
-    pid, _, read = os.environ.get(_READ, "").partition(" ")
-    if pid == str(os.getpid()):
-        seen = json.loads(read)
-        for name, value in settings.items():
-            if seen.get(name) != value:
-                raise ConfigError(
-                    f"nccl asks for {name}={value}, but NCCL started in this process with {seen.get(name, 'none')}, "
-                    "and reads its settings once: make this LLM in a new process"
-                )
+    num, seen = _so_far()
+    for name, value in settings.items() if num else ():
+        if seen.get(name) != value:
+            raise ConfigError(
+                f"nccl asks for {name}={value}, but NCCL started in this process with {seen.get(name, 'none')}, and "
+                "reads its settings once: make this LLM in a new process"
+            )
     os.environ.update(settings)
 
 
 def started() -> None:
-    """Notes with what settings NCCL has started in this process, for `apply`; the first time counts."""
-    if os.environ.get(_READ, "").partition(" ")[0] != str(os.getpid()):
-        os.environ[_READ] = f"{os.getpid()} {json.dumps(observed())}"
+    """Notes that a group was joined through NCCL in this process, and the settings that it read the first time."""
+    num, seen = _so_far()
+    os.environ[_STARTED] = f"{os.getpid()} {num + 1} {json.dumps(seen if num else observed())}"
+
+
+def num_started() -> int:
+    """Groups that this process has joined through NCCL, one after another."""
+    return _so_far()[0]
+
+
+def _so_far() -> tuple[int, dict[str, str]]:
+    pid, _, rest = os.environ.get(_STARTED, "").partition(" ")
+    if pid != str(os.getpid()):
+        return 0, {}
+    num, _, read = rest.partition(" ")
+    seen: dict[str, str] = json.loads(read)
+    return int(num), seen
 
 
 def observed() -> dict[str, str]:

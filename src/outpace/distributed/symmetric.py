@@ -5,6 +5,7 @@ Peers are mapped one by one: multicast (NVLS) is not asked for.
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed import _symmetric_memory as symmetric
 
+from outpace.distributed import nccl
 from outpace.distributed.group import Group
 
 Value = TypeVar("Value")
@@ -53,6 +55,7 @@ def open_window(group: Group, device: torch.device, num_bytes: int) -> Window | 
     every rank. All ranks call this together."""
     if device.type != "cuda":
         return "there is none without GPUs"
+    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # else torch sets it up wherever it can
     if why := agree(group, device, _why_no_peers(group, device)):
         return why
     buffer, why = attempt(lambda: _empty(num_bytes, device))
@@ -87,6 +90,8 @@ def _why_no_peers(group: Group, device: torch.device) -> str | None:
     places = [tuple(place) for place in group.by_library(here).tolist()]
     if len({machine for machine, _ in places}) > 1:
         return "ranks lie on several machines"
+    if nccl.num_started() > 1:  # torch counts rendezvous by process, and would wait for ranks that count otherwise
+        return "this process was in a group before, and torch maps memory for the first one: take a new process"
     indices = [index for _, index in places]
     if len(set(indices)) < group.size:
         return None  # each sees its own GPU alone, under one number: the rendezvous will tell

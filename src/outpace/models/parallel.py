@@ -34,15 +34,14 @@ def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor:
     """
     if group.size == 1:
         return part
-    exchange = group.exchange
-    if exchange is not None and fuses(like_BSH) and exchange.takes(like_BSH.numel(), like_BSH.dtype):
-        return exchange.gather(part.contiguous(), like_BSH.dtype, joins=part.dim() > like_BSH.dim())
-    part_BSH = whole(part, like_BSH)
     if not fuses(like_BSH):
-        return _in_rank_order(group.gather(part_BSH))
-    if like_BSH.shape[:-1].numel() <= MAX_GATHERED:
-        return group.gather(part_BSH)
-    return group.all_reduce(part_BSH.contiguous())
+        return _in_rank_order(group.gather(whole(part, like_BSH)))
+    if like_BSH.shape[:-1].numel() > MAX_GATHERED:
+        return group.all_reduce(whole(part, like_BSH).contiguous())
+    exchange = group.exchange
+    if exchange is not None and exchange.takes(like_BSH.numel(), like_BSH.dtype):
+        return exchange.gather(part.contiguous(), like_BSH.dtype, joins=part.dim() > like_BSH.dim())
+    return group.gather(whole(part, like_BSH))
 
 
 def whole(part: Tensor, like_BSH: Tensor) -> Tensor:
