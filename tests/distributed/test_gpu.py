@@ -123,9 +123,10 @@ def test_two_ranks_write_what_one_writes(models: tuple[str, str], dtype: str, sa
 @pytest.mark.timeout(280)
 def test_calibrated_control_runs_on_all_ranks(models: tuple[str, str], say: Say) -> None:
     target, drafter = models
-    with LLM(target, drafter=drafter, k=3, tensor_parallel=2, **OPTIONS) as llm:
-        assert llm.describe()["control"]
-        say("calibrated")
+    with LLM(target, drafter=drafter, k=3, tensor_parallel=2, **OPTIONS | {"capture_s": 10.0}) as llm:
+        described = llm.describe()
+        assert described["control"] and described["graphs"]["at_start"]["compiled"] > 0
+        say(f"calibrated; graphs {described['graphs']['at_start']}")
         batch = [[token % 1001 for token in prompt] for prompt in prompts(4, seed=2)]
         plain = replace(GREEDY, max_k=0)
         assert answers(llm.generate(batch, GREEDY)) == answers(llm.generate(batch, plain))

@@ -31,6 +31,13 @@ class Exchange(Protocol):
         """Ends whatever waits for a rank that is gone, for good."""
 
 
+@dataclass(slots=True)
+class Apart:
+    """While it is on, a rank speaks to nobody, and its own part stands for those of the others: to compile kernels."""
+
+    on: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """One rank's end of the group. Every rank calls the same collectives in the same order."""
@@ -44,8 +51,12 @@ class Group:
     sums: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """How it was decided who gathers, as plain data for JSON."""
 
+    apart: Apart = field(default_factory=Apart, compare=False)
+
     def gather(self, part: Tensor) -> Tensor:
         """All ranks' parts, which have one shape: [size, ...]."""
+        if self.apart.on:
+            return part.expand(self.size, *part.shape).contiguous()
         if self.exchange is not None and self.exchange.takes(part.numel(), part.dtype):
             return self.exchange.gather(part.contiguous(), part.dtype)
         return self.by_library(part)
@@ -58,6 +69,8 @@ class Group:
 
     def all_reduce(self, part: Tensor) -> Tensor:
         """The sum over ranks, in place, in an order that is the library's."""
+        if self.apart.on:
+            return part
         dist.all_reduce(part, group=self.handle)
         return part
 

@@ -45,10 +45,13 @@ def common_shapes(runner: Runner, config: ResolvedConfig) -> list[Shape]:
 
 
 def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
-    """Prefills, and runs common shapes over inert rows. Nobody may be using the first row; without graphs, nothing."""
+    """Prefills, and runs common shapes over inert rows. Nobody may be using the first row; without graphs, nothing.
+
+    Every rank does so by itself: how far it comes within the time is nobody else's business.
+    """
     began = time.perf_counter()
     frames = runner.frames
-    if frames is None or config.capture_s == 0 or runner.target.group.size > 1:  # ranks do one thing at a time
+    if frames is None or config.capture_s == 0:
         return Compiled(seconds=0.0, num_shapes=0)
     until = began + COMPILES_FOR * config.capture_s
     tasks = [
@@ -56,12 +59,13 @@ def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
         *(partial(_rehearse, frames, s, until) for s in common_shapes(runner, config)),
     ]
     device = runner.state.device
-    if device.type == "cuda":
-        from outpace.kernels.gpu.compiling import run_together
+    with runner.apart():
+        if device.type == "cuda":
+            from outpace.kernels.gpu.compiling import run_together
 
-        done = run_together(tasks, device)
-    else:
-        done = [task() for task in tasks]
+            done = run_together(tasks, device)
+        else:
+            done = [task() for task in tasks]
     return Compiled(seconds=time.perf_counter() - began, num_shapes=sum(done[1:]))
 
 

@@ -39,7 +39,7 @@ def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor:
     if like_BSH.shape[:-1].numel() > MAX_GATHERED:
         return group.all_reduce(whole(part, like_BSH).contiguous())
     exchange = group.exchange
-    if exchange is not None and exchange.takes(like_BSH.numel(), like_BSH.dtype):
+    if exchange is not None and not group.apart.on and exchange.takes(like_BSH.numel(), like_BSH.dtype):
         return exchange.gather(part.contiguous(), like_BSH.dtype, joins=part.dim() > like_BSH.dim())
     return group.gather(whole(part, like_BSH))
 

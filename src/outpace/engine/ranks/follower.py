@@ -29,6 +29,7 @@ from outpace.engine.ranks import orders
 from outpace.engine.ranks.checksum import Checksum
 from outpace.engine.ranks.orders import Order
 from outpace.engine.runner import Runner
+from outpace.engine.warm_up import compile_common
 from outpace.errors import OutpaceError
 from outpace.models.source import locate
 from outpace.models.sums import settle as settle_sums
@@ -123,6 +124,8 @@ def _obey(order: Order, runner: Runner, checksum: Checksum, pipe: Pipe[Order], p
             runner.put_back(num_rows, context)
         case orders.Vacate(num_rows=num_rows):
             runner.vacate(num_rows)
+        case orders.Compile():
+            compile_common(runner, runner.config)
         case orders.Capture(shape=shape):
             runner.capture(shape)
         case orders.TimePhases(on=True):

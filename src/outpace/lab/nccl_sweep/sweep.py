@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from outpace.errors import EngineError
@@ -108,8 +108,9 @@ class Sweep:
         self._began = clock()
         self._measured: list[Measured] = []
         self._left_out: list[str] = []
+        self._took: list[float] = []
         self._each_s = 0.0
-        """The longest that one measurement has taken, of those that came to an end."""
+        """What one measurement takes, of those that came to an end."""
 
     def run(self) -> Verdict:
         """Measures as long as there is time.
@@ -138,7 +139,8 @@ class Sweep:
         self._measured.append(measured)
         what = measured.why_none
         if what is None:
-            self._each_s = max(self._each_s, self._clock() - began)
+            self._took.append(self._clock() - began)
+            self._each_s = median(self._took)
             ratio = 0.0 if default is None else log_ratio(measured.cells, default.cells)
             what = "measured" if default is None else f"{exp(ratio):.3f} of the default"
         self._say(f"[{self._clock() - self._began:4.0f} of {self._limit_s:.0f} s] {spelled(setting)}: {what}")
