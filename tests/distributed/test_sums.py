@@ -15,7 +15,7 @@ from outpace.distributed.group import Group
 from outpace.distributed.symmetric import agree
 from outpace.errors import ConfigError
 from outpace.models.parallel import Head
-from outpace.models.sums import limit_of, settle
+from outpace.models.sums import limit_of, norm_pays, settle
 
 CPU = torch.device("cpu")
 
@@ -32,6 +32,12 @@ def test_the_exchange_is_used_as_far_as_it_is_clearly_faster() -> None:
     assert limit_of(rows((5, 11, 12), (12, 12.1, 20), (9, 20, 25))) == 8192, "no island beyond a size where it loses"
     assert limit_of(rows((12, 11, 12))) == 0
     assert limit_of([]) == 0
+
+
+def test_the_norm_is_part_of_the_kernel_if_that_pays() -> None:
+    assert norm_pays([{"one_kernel_us": 5, "two_kernels_us": 6}, {"one_kernel_us": 6, "two_kernels_us": 5.5}])
+    assert not norm_pays([{"one_kernel_us": 6, "two_kernels_us": 6}])
+    assert not norm_pays([])
 
 
 def test_without_gpus_the_library_gathers_and_it_is_said_why() -> None:
@@ -58,6 +64,12 @@ class Short:
     def gather(self, part: Tensor, dtype: torch.dtype, *, joins: bool = False) -> Tensor:
         self.num_calls += 1
         return self.group.by_library(part.sum(0).to(dtype) if joins else part)
+
+    def adds(self, num_rows: int, num_columns: int, dtype: torch.dtype) -> bool:
+        return False
+
+    def add_and_norm(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
 
     def stop(self) -> None: ...
 

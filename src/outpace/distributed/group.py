@@ -27,8 +27,23 @@ class Exchange(Protocol):
     def gather(self, part: Tensor, dtype: torch.dtype, *, joins: bool = False) -> Tensor:
         """As `Group.gather`; with `joins` the part comes as float32 summands [C, ...], which are added in order."""
 
+    def adds(self, num_rows: int, num_columns: int, dtype: torch.dtype) -> bool:
+        """Whether `add_and_norm` takes such a part, and is the fastest. The same answer on every rank."""
+
+    def add_and_norm(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """(x + the sum of all ranks' parts, its RMSNorm · weight); the part comes whole or as float32 summands."""
+
     def stop(self) -> None:
         """Ends whatever waits for a rank that is gone, for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsummed:
+    """This rank's part of a sum over ranks, which the norm behind it makes on its way."""
+
+    part: Tensor
+    """Contiguous, whole or as float32 summands [C, ...]."""
+    exchange: Exchange
 
 
 @dataclass(slots=True)

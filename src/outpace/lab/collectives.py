@@ -3,6 +3,7 @@
     gather      the library's (NCCL or gloo), added in rank order by the norm behind it
     all-reduce  the library's
     symmetric   ours over symmetric memory: every rank writes to all, added by the norm (`kernels.gpu.exchange`)
+    with norm   the same with the norm in its kernel (`kernels.gpu.exchange_norm`)
     one-shot    PyTorch's over symmetric memory: every rank reads all parts
     two-shot    PyTorch's over symmetric memory: every rank sums a share and writes it to all
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.distributed import _symmetric_memory as symmetric
 
-from outpace.distributed.group import Group
+from outpace.distributed.group import Group, Unsummed
 from outpace.distributed.symmetric import agree, attempt
 from outpace.lab.paired.location import locate
 from outpace.lab.rounds import interleave
@@ -40,7 +41,7 @@ ALONE_KIND = "norm alone"
 
 Step = Callable[[], tuple[Tensor, Tensor]]
 """A sum and the norm behind it: (the residual, its norm)."""
-Sum = Callable[[Tensor], Tensor]
+Sum = Callable[[Tensor], Tensor | Unsummed]
 """Of this rank's part, as across gives it."""
 
 
@@ -123,13 +124,18 @@ def _kinds(group: Group, exchange: PeerExchange | str, x: Tensor) -> dict[str, C
     def all_reduce() -> Sum:
         return lambda part: group.all_reduce(whole(part, x) if part.dim() > x.dim() else part.clone())
 
-    def ours() -> Sum:
+    def ours(norms: bool) -> Sum:
         if isinstance(exchange, str):
             raise RuntimeError(exchange)
         if not exchange.fits(x.numel(), x.dtype):
             raise RuntimeError(f"a part of {x.numel()} elements is more than it takes")
         with_ours = replace(group, exchange=exchange)
-        return lambda part: across(with_ours, part, x)
+
+        def call(part: Tensor) -> Tensor | Unsummed:
+            exchange.norms = norms
+            return across(with_ours, part, x)
+
+        return call
 
     def by_torch(operation: str) -> Sum:
         name, buffer = group.handle.group_name, symmetric.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -145,7 +151,8 @@ def _kinds(group: Group, exchange: PeerExchange | str, x: Tensor) -> dict[str, C
 
     kinds: dict[str, Callable[[], Sum]] = {"gather": gather, "all-reduce": all_reduce}
     if x.is_cuda and group.size > 1:
-        kinds["symmetric"] = ours
+        kinds["symmetric"] = lambda: ours(norms=False)
+        kinds["with norm"] = lambda: ours(norms=True)
         if not isinstance(exchange, str):
             kinds["one-shot"] = lambda: by_torch("one_shot_all_reduce")
             kinds["two-shot"] = lambda: by_torch("two_shot_all_reduce_")
@@ -155,7 +162,7 @@ def _kinds(group: Group, exchange: PeerExchange | str, x: Tensor) -> dict[str, C
 def _checked(call: Sum, norm: RMSNorm, x: Tensor, part: Tensor, size: int) -> Step:
     def step() -> tuple[Tensor, Tensor]:
         total = call(part)
-        if total.dim() > x.dim() and not x.is_cuda:
+        if isinstance(total, Tensor) and total.dim() > x.dim() and not x.is_cuda:
             total = total.sum(0)
         return norm.add(x, total)
 

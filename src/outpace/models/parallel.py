@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from outpace.distributed.group import Group
+from outpace.distributed.group import Group, Unsummed
 from outpace.models.layers import Embedding, Linear, fuses
 from outpace.models.shares import padded_share
 
@@ -24,8 +24,8 @@ MAX_GATHERED = 64
 """Tokens up to which parts are gathered on a GPU."""
 
 
-def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor:
-    """The sum of all ranks' parts, as `RMSNorm.add` takes it: whole, or one summand a rank, [size, B, S, H].
+def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor | Unsummed:
+    """The sum of all ranks' parts, as `RMSNorm.add` takes it: whole, one summand a rank, [size, B, S, H], or unsummed.
 
     Args:
         group: the ranks.
@@ -38,8 +38,10 @@ def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor:
         return _in_rank_order(group.gather(whole(part, like_BSH)))
     if like_BSH.shape[:-1].numel() > MAX_GATHERED:
         return group.all_reduce(whole(part, like_BSH).contiguous())
-    exchange = group.exchange
-    if exchange is not None and not group.apart.on and exchange.takes(like_BSH.numel(), like_BSH.dtype):
+    exchange = None if group.apart.on else group.exchange
+    if exchange is not None and exchange.adds(like_BSH.shape[:-1].numel(), like_BSH.shape[-1], like_BSH.dtype):
+        return Unsummed(part.contiguous(), exchange)
+    if exchange is not None and exchange.takes(like_BSH.numel(), like_BSH.dtype):
         return exchange.gather(part.contiguous(), like_BSH.dtype, joins=part.dim() > like_BSH.dim())
     return group.gather(whole(part, like_BSH))
 

@@ -13,11 +13,13 @@ import torch
 pytest.importorskip("triton", reason="the kernel needs Triton")
 
 from outpace.kernels.gpu.exchange import BLOCK, PROGRAMS, num_bytes
+from outpace.kernels.gpu.exchange_norm import num_bytes as norm_bytes
 
 SCRIPT = """
 import sys, time, random
 import torch
 from outpace.kernels.gpu.exchange import BLOCK, PROGRAMS, exchange
+from outpace.kernels.gpu.exchange_norm import ROWS, exchange_and_norm
 
 rank, size, *files = sys.argv[1:]
 rank, size = int(rank), int(size)
@@ -44,6 +46,19 @@ for step in range(12):
     found = exchange(given, dtype, rank=rank, joins=joins, **memory)
     expected = torch.stack([(part[0] + part[1] + part[2] if joins else part[0]).to(dtype) for part in parts])
     assert torch.equal(found, expected), (step, rank)
+rows = memory | {"epochs": torch.zeros(ROWS, dtype=torch.int32)}
+for step in range(6):
+    shape, joins = [(1, 1, 48), (1, 3, 700), (2, 1, 48)][step %% 3], step %% 2 == 0
+    drawn = torch.Generator().manual_seed(step)
+    x = torch.randn(shape, generator=drawn)
+    weight = torch.rand(shape[-1], generator=drawn)
+    parts = [torch.randn((2 if joins else 1, *shape), generator=drawn) for _ in range(size)]
+    time.sleep(pace.random() / 100)
+    total, out = exchange_and_norm(x, parts[rank] if joins else parts[rank][0], weight, 1e-5, rank=rank, **rows)
+    summed = [part.sum(0) for part in parts]
+    expected = x + (summed[0] + summed[1] + (summed[2] if size == 3 else 0.0))
+    assert torch.equal(total, expected), (step, rank)
+    assert torch.allclose(out, torch.nn.functional.rms_norm(expected, shape[-1:], weight, 1e-5), atol=1e-5)
 print("equal")
 """
 
@@ -53,9 +68,9 @@ def _run(directory: Path, size: int, name: str) -> list[str]:
     files = [str(directory / f"memory{rank}") for rank in range(size)]
     for file in files:
         with Path(file).open("wb") as made:
-            made.truncate(num_bytes(size))
+            made.truncate(num_bytes(size) + norm_bytes(size))
     script = directory / name
-    script.write_text(SCRIPT % {"num_bytes": num_bytes(size)})
+    script.write_text(SCRIPT % {"num_bytes": num_bytes(size) + norm_bytes(size)})
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     ranks = [
         subprocess.Popen(
@@ -69,7 +84,7 @@ def _run(directory: Path, size: int, name: str) -> list[str]:
     return [rank.communicate(timeout=100)[0].strip() for rank in ranks]
 
 
-def test_every_rank_has_the_parts_of_all_in_rank_order(tmp_path: Path) -> None:
+def test_every_rank_has_the_parts_of_all_in_rank_order_and_the_norm_of_their_sum(tmp_path: Path) -> None:
     assert _run(tmp_path, 3, "ranks.py") == ["equal"] * 3
 
 

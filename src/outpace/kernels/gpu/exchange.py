@@ -27,19 +27,41 @@ BLOCK = 1024
 PROGRAMS = 512
 """Most programs; all of them must be resident, as they wait for each other's like."""
 MAX_ELEMENTS = BLOCK * PROGRAMS
-_WIDEST = 4
-_POLLS = 1024
+WIDEST = 4
+"""Bytes of an element."""
+POLLS = 1024
 """Looks at a flag between two looks at whether to give up, which go over the bus."""
 
 
 def num_bytes(size: int) -> int:
     """Of one rank's memory, for `size` ranks."""
-    return _flag_bytes(size) + 2 * MAX_ELEMENTS * size * _WIDEST
+    return _flag_bytes(size) + 2 * MAX_ELEMENTS * size * WIDEST
 
 
 def _flag_bytes(size: int) -> int:
     width: int = triton.next_power_of_2(size)
     return PROGRAMS * width * 4
+
+
+@triton.jit
+def meet(flag_ptrs, heard_ptrs, there, epoch, stop_ptr, WIDTH: tl.constexpr, POLLS: tl.constexpr):
+    """Returns when this program's like on every rank has written what it had to, and all of it is seen here.
+
+    `flag_ptrs` are where this rank raises its flags, `heard_ptrs` where it sees the others', both [WIDTH]; `there` says
+    which of them are ranks.
+    """
+    tl.debug_barrier()  # all threads have written before one says so
+    told = tl.full((WIDTH,), 0, tl.int32) + epoch
+    tl.atomic_xchg(flag_ptrs, told, mask=there, sem="release", scope="sys")
+    late = 1
+    polls = 0
+    while late != 0:
+        heard = tl.atomic_add(heard_ptrs, 0, mask=there, sem="acquire", scope="sys")
+        late = tl.max(((heard - epoch < 0) & there).to(tl.int32), 0)  # one of a later epoch is no less welcome
+        polls += 1
+        if polls % POLLS == 0:
+            late = late * (1 - tl.load(stop_ptr, volatile=True))
+    tl.debug_barrier()  # one thread has heard for all
 
 
 @triton.jit
@@ -79,19 +101,8 @@ def _exchange(
     for peer in tl.static_range(SIZE):
         blocks = (tl.load(address_ptr + peer) + DATA).to(out_ptr.dtype)
         tl.store(tl.multiple_of(blocks + (slot + rank) * BLOCK, 16) + column, x)
-    tl.debug_barrier()  # all threads have written before one says so
-    told = tl.full((WIDTH,), 0, tl.int32) + epoch
-    tl.atomic_xchg(flag_ptrs + program * WIDTH + rank, told, mask=there, sem="release", scope="sys")
     heard_ptrs = own.to(tl.pointer_type(tl.int32)) + program * WIDTH + ranks
-    late = 1
-    polls = 0
-    while late != 0:
-        heard = tl.atomic_add(heard_ptrs, 0, mask=there, sem="acquire", scope="sys")
-        late = tl.max(((heard - epoch < 0) & there).to(tl.int32), 0)  # one of a later epoch is no less welcome
-        polls += 1
-        if polls % POLLS == 0:
-            late = late * (1 - tl.load(stop_ptr, volatile=True))
-    tl.debug_barrier()  # one thread has heard for all
+    meet(flag_ptrs + program * WIDTH + rank, heard_ptrs, there, epoch, stop_ptr, WIDTH, POLLS)
     blocks = (own + DATA).to(out_ptr.dtype)
     for peer in tl.static_range(SIZE):
         y = tl.load(tl.multiple_of(blocks + (slot + peer) * BLOCK, 16) + column, cache_modifier=".cg")
@@ -118,7 +129,7 @@ def exchange(
     shape = part.shape[1:] if joins else part.shape
     out = torch.empty((size, *shape), dtype=dtype, device=part.device)
     num_elements = shape.numel()
-    assert num_elements <= MAX_ELEMENTS and dtype.itemsize <= _WIDEST
+    assert num_elements <= MAX_ELEMENTS and dtype.itemsize <= WIDEST
     _exchange[(triton.cdiv(num_elements, BLOCK),)](
         part,
         out,
@@ -132,7 +143,7 @@ def exchange(
         WIDTH=triton.next_power_of_2(size),
         DATA=_flag_bytes(size),
         PROGRAMS=PROGRAMS,
-        POLLS=_POLLS,
+        POLLS=POLLS,
         BLOCK=BLOCK,
         num_warps=4,
         **overlapped(out.device),
