@@ -3,10 +3,11 @@
     python benchmarks/tensor_parallel.py                        llama-8b on 2 GPUs at batch 1 and 8, ~2 minutes
     python benchmarks/tensor_parallel.py --ranks 4 --batch 1 --k 3
     python benchmarks/tensor_parallel.py --shape tiny --device cpu --rounds 6
+    python benchmarks/tensor_parallel.py --only-sums            what a layer's two sums cost, by kind; seconds
     torchrun --nproc-per-node 2 benchmarks/tensor_parallel.py   on ranks that are there already
 
 Every rank runs the same cells in the same order on its share, and, as the thing to compare with, on a whole model of
-its own; both are in every round. Collectives are timed by themselves first: a layer has two sums over ranks.
+its own; both are in every round. Sums over ranks are timed by themselves first, in and out of a graph: a layer has two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -38,7 +39,11 @@ from outpace.lab.decoding import noise_pair
 from outpace.lab.rates import measure_rates
 from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 from outpace.lab.shapes import SHAPES, random_models
+from outpace.models.sums import open_exchange, settle
 from outpace.models.target import Target
+
+MIN_ROUNDS = 6
+"""Of the sums: fewer give no interval of 95%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tokens", type=bench_line.ints, default=(1, 4, 8, 64), metavar="N,…", help="rows of the collectives"
     )
+    parser.add_argument("--only-sums", action="store_true", help="measure the collectives and nothing else")
     return parser.parse_args(argv)
 
 
@@ -95,10 +101,16 @@ def _run(args: argparse.Namespace) -> None:
     group = join(torchrun_store(), here.rank, here.size, device)
     say = bench_line.say if group.rank == 0 else lambda text: None
     hidden = SHAPES[args.shape]().hidden_size
-    sums = {}
-    for num_tokens in args.tokens:
-        sums[num_tokens] = time_sums(group, device, num_tokens, hidden, dtype)
-        say(f"one sum of {num_tokens} x {hidden}, microseconds: {sums[num_tokens]}")
+    sums = _sums(args, group, device, hidden, dtype, say)
+    group = settle(group, device)
+    say(f"who gathers: {dict(group.sums)}")
+    if args.only_sums:
+        facts = {"ranks": group.size, "backend": dist.get_backend(), "nccl": _nccl(), "gathering": dict(group.sums)}
+        if group.rank == 0:
+            line.print(**facts, collectives=sums)
+            sys.stdout.flush()
+        leave()
+        return
     rates = measure_rates(device)
     runners = {size: _runner(args, device, dtype, ranks) for size, ranks in ((group.size, group), (1, ALONE))}
     variants = [(size, cell) for cell in cells_of(args) for size in runners]
@@ -117,8 +129,9 @@ def _run(args: argparse.Namespace) -> None:
     facts = {
         "ranks": group.size,
         "backend": dist.get_backend(),
-        "nccl": {"version": _nccl_version(), "observed": nccl.observed()},
-        "collectives": [{"tokens": tokens, "hidden": hidden, "kinds": kinds} for tokens, kinds in sums.items()],
+        "nccl": _nccl(),
+        "gathering": dict(group.sums),
+        "collectives": sums,
         "rates": rates.as_dict(),
         "rank_weight_bytes": {size: _weight_bytes(runner) for size, runner in runners.items()},
         "cells": [_report(cell, measured, group.size) for cell in cells_of(args)],
@@ -130,8 +143,41 @@ def _run(args: argparse.Namespace) -> None:
     leave()
 
 
-def _nccl_version() -> str | None:
-    return ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
+def _nccl() -> dict[str, Any]:
+    version = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
+    return {"version": version, "observed": nccl.observed()}
+
+
+@torch.inference_mode()
+def _sums(
+    args: argparse.Namespace,
+    group: Group,
+    device: torch.device,
+    hidden: int,
+    dtype: torch.dtype,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """What a sum costs by kind, for each number of tokens."""
+    exchange = open_exchange(group, device)
+    if not isinstance(exchange, str):
+        exchange.max_bytes = sys.maxsize
+    found = []
+    for num_tokens in args.tokens:
+        measured = time_sums(group, exchange, device, num_tokens, hidden, dtype, max(MIN_ROUNDS, args.rounds))
+        found.append({"tokens": num_tokens, "hidden": hidden, **measured})
+        mode = "graph" if device.type == "cuda" else "eager"
+        say(f"{num_tokens} x {hidden}: a layer's two sums, {mode}; fastest {measured['fastest'][mode]}")
+        for name, kind in measured["kinds"].items():
+            say(f"  {name:<10} {_layer_us(kind, mode)}")
+    return found
+
+
+def _layer_us(kind: dict[str, Any], mode: str) -> str:
+    if "why_none" in kind:
+        return str(kind["why_none"])
+    at, ratio = kind[f"{mode}_us"], kind[f"{mode}_over_gather"]
+    cost = f"{2 * at['center']:.2f} µs ({2 * at['low']:.2f} … {2 * at['high']:.2f})"
+    return f"{cost}; with its norm {ratio['center']:.3f} of gathering ({ratio['low']:.3f} … {ratio['high']:.3f})"
 
 
 def _runner(args: argparse.Namespace, device: torch.device, dtype: torch.dtype, group: Group) -> Runner:

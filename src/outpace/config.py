@@ -75,6 +75,9 @@ class EngineConfig:
     """Ranks that share the model, each a process with a GPU of its own, or on a CPU with a share of its cores."""
     nccl: tuple[str, ...] = ()
     """Settings of NCCL for all ranks, as NCCL_PROTO=LL. What every rank sees of them is shown beside."""
+    sums: Literal["auto", "library"] = "auto"
+    """Who brings the parts of several GPUs together: "auto" measures at the start up to what size memory that GPUs
+    share is faster than NCCL, "library" leaves all to NCCL."""
 
     def __post_init__(self) -> None:
         limits = {
@@ -91,6 +94,8 @@ class EngineConfig:
             raise ConfigError(f'control is {self.control!r}; it must be "auto" or "fixed"')
         if self.weights not in ("auto", "packed", "unpacked"):
             raise ConfigError(f'weights is {self.weights!r}; it must be "auto", "packed" or "unpacked"')
+        if self.sums not in ("auto", "library"):
+            raise ConfigError(f'sums is {self.sums!r}; it must be "auto" or "library"')
         check_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
         check_real(self, ConfigError, "capture_s", 0.0, 3600.0)
         if len(self.simulate_acceptance) > MAX_K:

@@ -84,6 +84,6 @@ def test_every_command_teaches(name: str, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_module_keeps_the_contract(name: str) -> None:
-    module = import_module(f"outpace.cli.{name}")
+    module = import_module(cli.module_of(name))
     assert callable(module.add_parser)
     assert callable(module.run)

@@ -78,7 +78,9 @@ def test_ranks_write_what_one_writes(architecture: str, tmp_path: Path) -> None:
         assert len(children(os.getpid())) == size - 1
         assert answers(llm.generate(batch, PARAMS)) == alone
         assert answers(llm.generate(batch, PLAIN)) == alone
-        assert llm.describe()["parallel"]["backend"] == "gloo"
+        parallel = llm.describe()["parallel"]
+        assert parallel["backend"] == "gloo"
+        assert parallel["gathering"]["why_not_symmetric"] == "there is no symmetric memory without GPUs"
     assert not children(os.getpid())
 
 

@@ -9,11 +9,16 @@ import pytest
 import torch
 
 from engine.test_lossless import answers, prompts
-from engine.tiny import engine, tiny_drafter, tiny_target
+from engine.tiny import engine, tiny_config, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
+from outpace.distributed.group import Group
 from outpace.engine import warm_up as module
 from outpace.engine.frames import Frames, Shape
+from outpace.engine.runner import Runner
 from outpace.engine.warm_up import Compiled, capture_common, common_shapes, compile_common
+from outpace.models.drafter import Drafter
+from outpace.models.target import Target
+from outpace.speculation.pair import Pair
 from outpace.types import SamplingKind
 
 NOTHING = Compiled(seconds=0.0, num_kernels=0)
@@ -82,3 +87,23 @@ def test_without_graphs_or_without_time_nothing_is_done() -> None:
     assert compile_common(runner, replace(llm.config, capture_s=60.0)).num_kernels == 0
     told = capture_common(runner, replace(llm.config, capture_s=60.0), NOTHING)
     assert told["captured"] == told["left_for_later"] == 0
+
+
+def test_a_rank_compiles_without_a_word_to_the_others() -> None:
+    """The group has no handle: whatever spoke to another rank would raise. Outside it does."""
+    llm = framed()
+    group = Group(rank=1, size=2)
+    target = Target(tiny_config(), group=group)
+    drafter = Drafter.create(target, draft_ids=None)
+    for parameter in (*target.parameters(), *drafter.parameters()):
+        torch.nn.init.normal_(parameter, std=0.1)
+    config = llm.config
+    pair = Pair.allocate(target, drafter, num_pages=40, page_size=config.page_size, dtype=torch.float32)
+    runner = Runner(pair, config)
+    runner.frames = Frames(pair, runner.state, config.page_size)
+    with runner.apart():
+        for shape in common_shapes(runner, config):
+            runner.frames.rehearse(shape)
+    assert not group.apart.on
+    with pytest.raises(ValueError, match="process group"):
+        runner.frames.rehearse(common_shapes(runner, config)[0])

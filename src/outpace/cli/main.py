@@ -29,6 +29,7 @@ COMMANDS = {
     "report": "results of other commands as one HTML file that opens offline",
     "breakeven": "whether speculation pays, by arithmetic on figures that you give",
     "doctor": "a log, a live server or a model: does its speculation pay, what costs it, what to change",
+    "tune-nccl": "settings of NCCL for a model on these GPUs, measured, as a file for serve",
     "train": "train an EAGLE-3 drafter on answers that the target itself writes",
 }
 
@@ -98,8 +99,13 @@ def build_parser(name: str | None, command: Command | None) -> argparse.Argument
     return parser
 
 
+def module_of(name: str) -> str:
+    """Where a command is written."""
+    return f"outpace.cli.{name.replace('-', '_')}"
+
+
 def _load(name: str | None) -> Command:
-    module: Any = import_module(f"outpace.cli.{name}")
+    module: Any = import_module(module_of(str(name)))
     loaded: Command = module
     return loaded
 

@@ -1,13 +1,14 @@
 """The tensor-parallel group: ranks that hold a share of every layer, and the few collectives that they need.
 
 Parts are gathered in rank order, and whoever adds them adds them in that order: every rank then has the same bits, and
-a row's bits do not depend on how many rows are summed beside it.
+a row's bits do not depend on how many rows are summed beside it, nor on who gathered.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,41 @@ from torch import Tensor
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """torch 2.13 has a new name for it."""
+
+
+class Exchange(Protocol):
+    """Gathers parts in less time than the library, up to some size."""
+
+    def takes(self, num_elements: int, dtype: torch.dtype) -> bool:
+        """Whether it is the faster one for such a part. The same answer on every rank."""
+
+    def gather(self, part: Tensor, dtype: torch.dtype, *, joins: bool = False) -> Tensor:
+        """As `Group.gather`; with `joins` the part comes as float32 summands [C, ...], which are added in order."""
+
+    def adds(self, num_rows: int, num_columns: int, dtype: torch.dtype) -> bool:
+        """Whether `add_and_norm` takes such a part, and is the fastest. The same answer on every rank."""
+
+    def add_and_norm(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """(x + the sum of all ranks' parts, its RMSNorm · weight); the part comes whole or as float32 summands."""
+
+    def stop(self) -> None:
+        """Ends whatever waits for a rank that is gone, for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsummed:
+    """This rank's part of a sum over ranks, which the norm behind it makes on its way."""
+
+    part: Tensor
+    """Contiguous, whole or as float32 summands [C, ...]."""
+    exchange: Exchange
+
+
+@dataclass(slots=True)
+class Apart:
+    """While it is on, a rank speaks to nobody, and its own part stands for those of the others: to compile kernels."""
+
+    on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +61,31 @@ class Group:
     size: int = 1
     handle: Any = None
     """A `torch.distributed.ProcessGroup`; None where the rank is alone."""
+    exchange: Exchange | None = None
+    """None leaves everything to the library."""
+    sums: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """How it was decided who gathers, as plain data for JSON."""
+
+    apart: Apart = field(default_factory=Apart, compare=False)
 
     def gather(self, part: Tensor) -> Tensor:
         """All ranks' parts, which have one shape: [size, ...]."""
+        if self.apart.on:
+            return part.expand(self.size, *part.shape).contiguous()
+        if self.exchange is not None and self.exchange.takes(part.numel(), part.dtype):
+            return self.exchange.gather(part.contiguous(), part.dtype)
+        return self.by_library(part)
+
+    def by_library(self, part: Tensor) -> Tensor:
+        """`gather` by NCCL or gloo, whatever is faster."""
         out = torch.empty((self.size, *part.shape), dtype=part.dtype, device=part.device)
         _all_gather(out.flatten(0, 1), part.contiguous(), group=self.handle)
         return out
 
     def all_reduce(self, part: Tensor) -> Tensor:
         """The sum over ranks, in place, in an order that is the library's."""
+        if self.apart.on:
+            return part
         dist.all_reduce(part, group=self.handle)
         return part
 

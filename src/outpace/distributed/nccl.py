@@ -6,6 +6,7 @@ the environment that a worker is started with, and what each rank reports is wha
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 from outpace.errors import ConfigError
 
 _NAME = re.compile(r"(NCCL|TORCH_NCCL)_[A-Z0-9_]+")
+_STARTED = "OUTPACE_NCCL_STARTED"
+"""A process's number (those that it starts inherit the variable and do not mind), how often, and what NCCL read."""
 _SEEN = re.compile(r"(NCCL|TORCH_NCCL|TORCH_SYMM_MEM|CUDA_VISIBLE)_[A-Z0-9_]+")
 
 
@@ -34,8 +37,39 @@ def parse(settings: Sequence[str]) -> dict[str, str]:
 
 
 def apply(settings: dict[str, str]) -> None:
-    """Puts settings into this process's environment, where NCCL finds them if it has not started yet."""
+    """Puts settings into this process's environment, where NCCL finds them when it starts.
+
+    Raises:
+        ConfigError: it has started in this process, with others.
+    """
+    num, seen = _so_far()
+    for name, value in settings.items() if num else ():
+        if seen.get(name) != value:
+            raise ConfigError(
+                f"nccl asks for {name}={value}, but NCCL started in this process with {seen.get(name, 'none')}, and "
+                "reads its settings once: make this LLM in a new process"
+            )
     os.environ.update(settings)
+
+
+def started() -> None:
+    """Notes that a group was joined through NCCL in this process, and the settings that it read the first time."""
+    num, seen = _so_far()
+    os.environ[_STARTED] = f"{os.getpid()} {num + 1} {json.dumps(seen if num else observed())}"
+
+
+def num_started() -> int:
+    """Groups that this process has joined through NCCL, one after another."""
+    return _so_far()[0]
+
+
+def _so_far() -> tuple[int, dict[str, str]]:
+    pid, _, rest = os.environ.get(_STARTED, "").partition(" ")
+    if pid != str(os.getpid()):
+        return 0, {}
+    num, _, read = rest.partition(" ")
+    seen: dict[str, str] = json.loads(read)
+    return int(num), seen
 
 
 def observed() -> dict[str, str]:

@@ -18,6 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
+from outpace.distributed import nccl
 from outpace.distributed.group import Group
 from outpace.errors import ConfigError, EngineError
 
@@ -116,6 +117,8 @@ def join(store: Store, rank: int, size: int, device: torch.device) -> Group:
     elif launched() is None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
     dist.init_process_group(store=store, rank=rank, world_size=size, timeout=TIMEOUT, **options)
+    if device.type == "cuda":
+        nccl.started()
     return Group(rank, size, dist.group.WORLD)
 
 

@@ -31,7 +31,14 @@ def kernels(target: Target, drafter: Drafter | None) -> dict[str, str]:
 
 def parallel() -> dict[str, Any]:
     """A model that lies on one device, in the form of `Ranks.describe`."""
-    return {"size": 1, "backend": None, "sums": "none: the model lies on one device", "nccl_asked": None, "ranks": []}
+    return {
+        "size": 1,
+        "backend": None,
+        "sums": "none: the model lies on one device",
+        "gathering": {},
+        "nccl_asked": None,
+        "ranks": [],
+    }
 
 
 def _products(target: Target, drafter: Drafter | None) -> str:

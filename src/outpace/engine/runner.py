@@ -45,6 +45,7 @@ class Runner:
 
     def __init__(self, pair: Pair, config: ResolvedConfig) -> None:
         self._pair = pair
+        self.config = config
         self.page_size = config.page_size
         self.state = State.allocate(
             max_rows=config.max_rows,
@@ -91,6 +92,16 @@ class Runner:
             yield
         finally:
             self.frames, self._timed = frames, False
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What runs inside speaks to no other rank; what it computes is worth nothing, and compiles every kernel."""
+        apart = self.target.group.apart
+        apart.on = True
+        try:
+            yield
+        finally:
+            apart.on = False
 
     @property
     def target(self) -> Target:

@@ -46,12 +46,13 @@ def common_shapes(runner: Runner, config: ResolvedConfig) -> list[Shape]:
 
 
 def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
-    """Compiles the kernels of a prefill and of common shapes, if there will be graphs. Nobody may use the first row."""
+    """Compiles the kernels of a prefill and of common shapes, if there will be graphs. Nobody may use the first row.
+
+    Every rank does so by itself: how far it comes within the time is nobody else's business.
+    """
     began = time.perf_counter()
     frames, device = runner.frames, runner.state.device
     if frames is None or config.capture_s == 0 or device.type != "cuda":
-        return Compiled(seconds=0.0, num_kernels=0)
-    if runner.target.group.size > 1:  # each rank would stop at another shape
         return Compiled(seconds=0.0, num_kernels=0)
     from outpace.kernels.gpu.compiling import compile_all, find
 
@@ -70,12 +71,13 @@ def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
 
     def compile_found(work: Callable[[], None]) -> int:
         kernels = find(work)
-        return compile_all(kernels, COMPILES_FOR * config.capture_s - (time.perf_counter() - began))
+        seconds = COMPILES_FOR * config.capture_s - (time.perf_counter() - began)
+        return compile_all(kernels, seconds, num_beside=runner.target.group.size)
 
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), runner.apart():
         num = compile_found(rehearse_few)  # the others are found the sooner with these at hand
         num += compile_found(partial(rehearse, shapes[len(few) :]))
-    _prefill(runner, config)
+        _prefill(runner, config)
     return Compiled(seconds=time.perf_counter() - began, num_kernels=num)
 
 

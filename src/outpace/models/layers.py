@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from outpace.distributed.group import ALONE, Group
+from outpace.distributed.group import ALONE, Group, Unsummed
 from outpace.kernels.attention import PagedAttend
 from outpace.kernels.int4 import Int4
 from outpace.models.onednn import can_pack
@@ -195,8 +195,10 @@ class RMSNorm(nn.Module):
 
     __call__ = forward
 
-    def add(self, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(x + delta, its norm); without a delta x itself. The delta may come as `Linear.summands`."""
+    def add(self, x: Tensor, delta: Tensor | Unsummed | None) -> tuple[Tensor, Tensor]:
+        """(x + delta, its norm); without a delta x itself. It may come as summands do, or as `across` gives it."""
+        if isinstance(delta, Unsummed):
+            return delta.exchange.add_and_norm(x, delta.part, self.weight, self.eps)
         if fuses(x):
             from outpace.kernels.gpu.norm import add_rms_norm
 

@@ -2,7 +2,8 @@
 
 Few tokens on a GPU: parts are gathered, and the norm behind them, which reads several summands anyway, adds them. That
 is one launch less than an all-reduce, the sum is the same bits on every rank, and a row's bits do not depend on how
-many rows run beside it. Many tokens, as in prefill: an all-reduce, whose bits are the same on every rank too.
+many rows run beside it. Who gathers, a kernel of ours over symmetric memory or the library, is measured at the start
+(`sums`) and changes no bit. Many tokens, as in prefill: an all-reduce, whose bits are the same on every rank too.
 
 Logits are gathered whole: what a rank chooses from is then every rank's same bits, even if its own hidden states were
 not, so ranks cannot part, and sampling needs to know nothing of ranks. Half a megabyte at most for one row.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from outpace.distributed.group import Group
+from outpace.distributed.group import Group, Unsummed
 from outpace.models.layers import Embedding, Linear, fuses
 from outpace.models.shares import padded_share
 
@@ -23,8 +24,8 @@ MAX_GATHERED = 64
 """Tokens up to which parts are gathered on a GPU."""
 
 
-def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor:
-    """The sum of all ranks' parts, as `RMSNorm.add` takes it: whole, or one summand a rank, [size, B, S, H].
+def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor | Unsummed:
+    """The sum of all ranks' parts, as `RMSNorm.add` takes it: whole, one summand a rank, [size, B, S, H], or unsummed.
 
     Args:
         group: the ranks.
@@ -33,12 +34,16 @@ def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor:
     """
     if group.size == 1:
         return part
-    part_BSH = whole(part, like_BSH)
     if not fuses(like_BSH):
-        return _in_rank_order(group.gather(part_BSH))
-    if like_BSH.shape[:-1].numel() <= MAX_GATHERED:
-        return group.gather(part_BSH)
-    return group.all_reduce(part_BSH.contiguous())
+        return _in_rank_order(group.gather(whole(part, like_BSH)))
+    if like_BSH.shape[:-1].numel() > MAX_GATHERED:
+        return group.all_reduce(whole(part, like_BSH).contiguous())
+    exchange = None if group.apart.on else group.exchange
+    if exchange is not None and exchange.adds(like_BSH.shape[:-1].numel(), like_BSH.shape[-1], like_BSH.dtype):
+        return Unsummed(part.contiguous(), exchange)
+    if exchange is not None and exchange.takes(like_BSH.numel(), like_BSH.dtype):
+        return exchange.gather(part.contiguous(), like_BSH.dtype, joins=part.dim() > like_BSH.dim())
+    return group.gather(whole(part, like_BSH))
 
 
 def whole(part: Tensor, like_BSH: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outpace.distributed.group import ALONE, Group
+from outpace.distributed.group import ALONE, Group, Unsummed
 from outpace.models.arch import TargetConfig
 from outpace.models.latent import LatentAttention
 from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
@@ -62,8 +62,8 @@ class Layer(nn.Module):
                 product.hold_int4(packing.has_zeros, dtype)
 
     def forward(
-        self, x_BSH: Tensor, delta_BSH: Tensor | None, rotary: Rotary, attend: Attend, index: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, x_BSH: Tensor, delta_BSH: Tensor | Unsummed | None, rotary: Rotary, attend: Attend, index: int
+    ) -> tuple[Tensor, Tensor, Tensor | Unsummed]:
         """Sums are left to the norm behind them, which reads both parts anyway.
 
         Args:
@@ -156,7 +156,7 @@ class Target(nn.Module):
         x_BSH = self.embed(tokens_BS)
         rotary = self.rotary(positions_BS, x_BSH.dtype)
         inputs: list[Tensor] = []
-        delta_BSH: Tensor | None = None
+        delta_BSH: Tensor | Unsummed | None = None
         for index, layer in enumerate(self.layers):
             input_BSH, x_BSH, delta_BSH = layer(x_BSH, delta_BSH, rotary, attend, index)
             inputs.append(input_BSH)

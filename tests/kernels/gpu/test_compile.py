@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outpace.kernels.gpu import activation, attention, decode, experts, latent, linear, mask, mixture, norm
-from outpace.kernels.gpu import packed_linear, places, rope, sample, settle, splits as splits_, truncate
+from outpace.kernels.gpu import activation, attention, decode, exchange, exchange_norm, experts, latent, linear, mask
+from outpace.kernels.gpu import mixture, norm, packed_linear, places, rope, sample, settle, splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -47,6 +47,21 @@ for model in (FLOAT, "*bf16"):
     for norms in (True, False):
         kernel = rope._turn_and_store
         compile(kernel, pointers(kernel, model, slot_ptr=INT), H=32, N=8, D=128, NORMS=norms, BLOCK=128, PDL=True)
+    for parts, size in ((1, 2), (3, 3), (1, 8)):
+        kernel = exchange._exchange
+        kinds = pointers(kernel, model, part_ptr=FLOAT if parts > 1 else model, address_ptr=INT)
+        kinds |= {"epoch_ptr": "*i32", "stop_ptr": "*i32"}
+        width = triton.next_power_of_2(size)
+        compile(
+            kernel, kinds, PARTS=parts, SIZE=size, WIDTH=width, DATA=2048 * width, PROGRAMS=512, POLLS=1024, BLOCK=1024,
+            PDL=True,
+        )
+        kernel = exchange_norm._exchange_norm
+        kinds = pointers(kernel, model, part_ptr=FLOAT if parts > 1 else model, address_ptr=INT)
+        compile(
+            kernel, kinds | {"epoch_ptr": "*i32", "stop_ptr": "*i32"}, PARTS=parts, SIZE=size, WIDTH=width,
+            FLAGS=4096 * width, DATA=8192 * width, ROWS=64, COLUMNS=8192, POLLS=1024, BLOCK=4096, PDL=True,
+        )
     for sampled in (True, False):
         kernel = sample._best_of_split
         kinds = pointers(kernel, INT, logits_ptr=model, temperature_ptr=FLOAT, score_ptr=FLOAT, min_p_ptr=FLOAT)

@@ -53,6 +53,8 @@ class Crew:
         self._pipes, self._workers = pipes, workers
         self.last: torch.cuda.Event | None = None
         """The end of the forward that was enqueued last."""
+        self.sets_free: list[Callable[[], None]] = []
+        """What ends waits for a rank that died, beside aborting the library's collectives."""
         self._answers: tuple[SimpleQueue[Answer], ...] = tuple(SimpleQueue() for _ in pipes)
         self._checks: dict[int, tuple[int, int]] = {}
         """Checksums of the first rank, and how many others have the same, by number of forwards."""
@@ -244,6 +246,8 @@ class Crew:
         Thread(target=self._set_free, name="sets free", daemon=True).start()
 
     def _set_free(self) -> None:
+        for call in self.sets_free:
+            call()
         rendezvous.abort()
         deadline = time.monotonic() + SECONDS_TO_GIVE_UP
         while self.last is not None and not self.last.query():

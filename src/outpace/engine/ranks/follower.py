@@ -6,6 +6,7 @@ in the first rank alone. It ends with its connection, at any moment, so that it 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
@@ -28,8 +29,10 @@ from outpace.engine.ranks import orders
 from outpace.engine.ranks.checksum import Checksum
 from outpace.engine.ranks.orders import Order
 from outpace.engine.runner import Runner
+from outpace.engine.warm_up import compile_common
 from outpace.errors import OutpaceError
 from outpace.models.source import locate
+from outpace.models.sums import settle as settle_sums
 from outpace.speculation.pair import Pair
 
 FAILED = 1
@@ -39,6 +42,7 @@ def main(descriptor: int) -> None:
     """Follows over an inherited socket until the first rank hangs up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the first rank decides when this one ends
+    faulthandler.register(signal.SIGUSR1)  # shows on stderr where a rank stands that does not get on
     follow(Pipe(socket.socket(fileno=descriptor), Order))
 
 
@@ -84,7 +88,7 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
     if store is None:
         assert load.port is not None
         store = reach_store(load.port)
-    group = join(store, load.rank, load.size, device)
+    group = settle_sums(join(store, load.rank, load.size, device), device, load.sums)
     target, drafter = load_parts(
         locate(load.model),
         load.drafter,
@@ -120,6 +124,8 @@ def _obey(order: Order, runner: Runner, checksum: Checksum, pipe: Pipe[Order], p
             runner.put_back(num_rows, context)
         case orders.Vacate(num_rows=num_rows):
             runner.vacate(num_rows)
+        case orders.Compile():
+            compile_common(runner, runner.config)
         case orders.Capture(shape=shape):
             runner.capture(shape)
         case orders.TimePhases(on=True):

@@ -53,6 +53,13 @@ class Leader(Runner):
         self._crew = crew
         self._checksum = Checksum(self.num_ahead)
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """See `Runner.apart`. The other ranks compile meanwhile, each by itself and as long as it takes."""
+        self._crew.tell(orders.Compile())
+        with super().apart():
+            yield
+
     def enqueue(self, plan: Plan, masks: Masks | None = None) -> Ticket:
         """Starts one forward on every rank. Requests with a grammar are refused where there are several ranks.
 
@@ -60,6 +67,8 @@ class Leader(Runner):
             EngineError: a rank died, or ranks chose different tokens.
         """
         assert masks is None
+        if self.target.group.apart.on:
+            return super().enqueue(plan)
         self._crew.tell(orders.order_of(plan))
         with self._crew.in_step():
             ticket = super().enqueue(plan)

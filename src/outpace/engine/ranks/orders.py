@@ -30,6 +30,7 @@ class Load(_Message, frozen=True, kw_only=True):
     device: str
     aux_boundaries: tuple[int, ...] | None
     weights: Literal["auto", "packed", "unpacked"]
+    sums: Literal["auto", "library"]
 
 
 class Settle(_Message, frozen=True, kw_only=True):
@@ -80,6 +81,10 @@ class Vacate(_Message, frozen=True, kw_only=True):
     num_rows: int
 
 
+class Compile(_Message, frozen=True, kw_only=True):
+    """`compile_common`: by itself, without a word to other ranks."""
+
+
 class Capture(_Message, frozen=True, kw_only=True):
     """`Runner.capture`."""
 
@@ -124,7 +129,7 @@ class Failed(_Message, frozen=True, kw_only=True):
     message: str
 
 
-Order = Load | Settle | Cycle | Prefill | CatchUp | Provide | Occupy | PutBack | Vacate | Capture | TimePhases
+Order = Load | Settle | Cycle | Prefill | CatchUp | Provide | Occupy | PutBack | Vacate | Compile | Capture | TimePhases
 Answer = Here | Loaded | Settled | Checked | Failed
 
 

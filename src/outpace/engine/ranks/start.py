@@ -32,6 +32,7 @@ from outpace.models.parallel import MAX_GATHERED
 from outpace.models.registry import describe_target
 from outpace.models.shares import check_target
 from outpace.models.source import Source
+from outpace.models.sums import settle as settle_sums
 from outpace.speculation.pair import Pair
 
 
@@ -119,11 +120,14 @@ class Ranks:
                     device=device.type,
                     aux_boundaries=aux_boundaries,
                     weights=config.weights,
+                    sums=config.sums,
                 )
                 for rank in range(1, size)
             ]
         )
-        group = crew.watched(lambda: join(store, 0, size, own))
+        group = crew.watched(lambda: settle_sums(join(store, 0, size, own), own, config.sums))
+        if group.exchange is not None:
+            crew.sets_free.append(group.exchange.stop)
         if own.type == "cuda":
             torch.cuda.set_device(own)  # of this thread; the other one was for waiting
         return cls(group, own, crew, asked)
@@ -155,6 +159,7 @@ class Ranks:
             "size": self.group.size,
             "backend": "nccl" if self.device.type == "cuda" else "gloo",
             "sums": f"parts gathered and added in rank order up to {MAX_GATHERED} rows, all-reduce beyond",
+            "gathering": dict(self.group.sums),
             "nccl_asked": self._asked,
             "ranks": [
                 {"device": device, "nccl_observed": observed} for device, observed in zip(devices, seen, strict=True)

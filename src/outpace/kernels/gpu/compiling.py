@@ -71,8 +71,14 @@ def find(run: Callable[[], object]) -> list[Kernel]:
     return list(found)
 
 
-def compile_all(kernels: Sequence[Kernel], seconds: float) -> int:
-    """Compiles kernels that Triton's cache does not hold, the first ones first; how many were ready in that time."""
+def compile_all(kernels: Sequence[Kernel], seconds: float, num_beside: int = 1) -> int:
+    """Compiles kernels that Triton's cache does not hold, the first ones first; how many were ready in that time.
+
+    Args:
+        kernels: as `find` found them.
+        seconds: after which it ends.
+        num_beside: processes of this machine that do so at the same time, this one included.
+    """
     until = time.perf_counter() + seconds
     waiting, done = _Pipe(), _Pipe()
     processes: list[BaseProcess] = []
@@ -83,7 +89,8 @@ def compile_all(kernels: Sequence[Kernel], seconds: float) -> int:
             kernels[place].load()
             done.put([place])
             if not processes and time.perf_counter() - began > COMPILED_S:
-                processes = _fork(min(MOST_PROCESSES, (os.cpu_count() or 1) - 1), kernels, waiting, done)
+                num = min(MOST_PROCESSES, (os.cpu_count() or 1) // num_beside - 1)
+                processes = _fork(num, kernels, waiting, done)
         for process in processes:
             process.join(max(0.0, until - time.perf_counter()))
         return done.count()

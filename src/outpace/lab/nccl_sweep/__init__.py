@@ -1,0 +1,1 @@
+"""Which settings of NCCL bring this model's parts together fastest, each measured in processes of its own."""
