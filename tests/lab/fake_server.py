@@ -44,6 +44,8 @@ class FakeServer(httpx2.AsyncBaseTransport):
     others: int = 0
     """Tokens written for others meanwhile, an answer."""
     slower: float = 1.0
+    varies: bool = False
+    """The same prompt is answered otherwise each time."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
@@ -93,13 +95,14 @@ class FakeServer(httpx2.AsyncBaseTransport):
         yield self._event({"delta": {"role": "assistant", "content": ""}})
         await asyncio.sleep(self.ttft_s * self.slower)
         sent, cycles, began = 0, 0, 0.0
+        word = f"word{len(self.asked)} " if self.varies else "word "
         for count, ran in self._chunks(tokens):
             await asyncio.sleep(sum(self._seconds(sent) for _ in range(ran)))
             sent, cycles = sent + count, cycles + ran
             end = {"finish_reason": "length"} if sent == tokens and self.engine == "vllm" else {}
             usage = self._usage(sent, cycles) if running_usage else None
             began = began or asyncio.get_running_loop().time()
-            yield self._event({"delta": {"content": "word " * count}} | end, usage)
+            yield self._event({"delta": {"content": word * count}} | end, usage)
         self.times.append((began, asyncio.get_running_loop().time()))
         if self.engine != "vllm":
             usage = self._usage(sent, cycles) if running_usage else None

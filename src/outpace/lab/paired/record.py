@@ -10,7 +10,7 @@ from outpace.lab.bench.settings import Asking
 from outpace.lab.paired.blocks import Block
 from outpace.lab.paired.verdict import Verdict
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

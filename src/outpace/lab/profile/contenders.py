@@ -155,14 +155,10 @@ def write_trace(llm: LLM, ask: Ask, path: Path) -> None:
 @contextmanager
 def eagerly(llm: LLM) -> Iterator[None]:
     """No graphs inside."""
-    runner = llm.engine.runner
     _drain(llm)
-    frames, runner.frames = runner.frames, None
-    try:
+    with llm.engine.runner.without_graphs():
         yield
         _drain(llm)
-    finally:
-        runner.frames = frames
 
 
 def _drain(llm: LLM) -> None:
