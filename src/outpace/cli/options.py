@@ -14,11 +14,13 @@ import re
 import textwrap
 from collections.abc import Collection
 from itertools import pairwise
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import outpace
 from outpace import EngineConfig, SamplingParams
+from outpace.errors import ConfigError
 
 MODEL_HELP = "a directory, a .gguf file, a hub id such as org/name, or the alias smollm2"
 SHORT_NAMES = {"tensor_parallel": ("--tp",)}
@@ -40,6 +42,16 @@ def new_parser(subparsers: Any, name: str, summary: str, description: str) -> ar
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on stdout and nothing else")
+
+
+def check_writable(path: Path | None) -> None:
+    """Before minutes are spent on what is to be written there; None is nowhere.
+
+    Raises:
+        ConfigError: no file can be there.
+    """
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise ConfigError(f"cannot write {path}: name a file in a directory that exists")
 
 
 def add_model_flags(parser: argparse.ArgumentParser, *, model: str | None = None, skip: Collection[str] = ()) -> None:

@@ -62,8 +62,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measures and prints."""
     settings = ProfileSettings(**options.given(args, ProfileSettings))
-    if args.trace is not None:
-        _check_writable(args.trace)
+    options.check_writable(args.trace)
     llm, prompts = _of_shape(args, settings) if args.shape is not None else _of_model(args)
     status = Status(sys.stderr)
     with llm:
@@ -113,9 +112,3 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """Of the engine: what was given, what a profile insists on, and room for more than one engine."""
     given = options.given(args, EngineConfig)
     return {"memory_fraction": MEMORY_FRACTION, **given, **ENGINE}
-
-
-def _check_writable(path: Path) -> None:
-    """Before minutes are spent."""
-    if not path.parent.is_dir() or path.is_dir():
-        raise ConfigError(f"cannot write {path}: name a file in a directory that exists")

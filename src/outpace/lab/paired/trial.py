@@ -52,6 +52,7 @@ class Contender:
 
     label: str
     endpoint: Endpoint
+    commit: str | None = None
 
 
 async def compare(
@@ -109,8 +110,8 @@ async def compare(
     return CompareRecord(
         schema=SCHEMA,
         started_at=started_at,
-        a=Side(label=a.label, server=ready[a].facts),
-        b=Side(label=b.label, server=ready[b].facts),
+        a=Side(label=a.label, server=ready[a].facts, commit=a.commit),
+        b=Side(label=b.label, server=ready[b].facts, commit=b.commit),
         asking=asking,
         num_blocks=comparing.num_blocks,
         concurrency=comparing.concurrency,
