@@ -151,6 +151,7 @@ def test_a_gpus_two_ways_are_plumbed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record.launch_ms["verify"] == pytest.approx(eager.phases_ms["verify"] - graph.phases_ms["verify"])
     assert record.unknown == {"a_kernel_of_tomorrow": pytest.approx(0.003)}
     assert any("belong to no known part" in note for note in record.notes)
+    assert "cycles of k 2 could not be captured, and ran without a graph: no CUDA device" in record.notes
     assert runner.frames is not None, "graphs are back"
 
 

@@ -98,6 +98,20 @@ def load_llm(args: argparse.Namespace, **changes: Any) -> outpace.LLM:
     )
 
 
+def refuse_ranks(args: argparse.Namespace, command: str) -> None:
+    """For commands that make several engines over one model, which a model cut over ranks does not allow.
+
+    Raises:
+        ConfigError: several ranks were asked for.
+    """
+    ranks = given(args, EngineConfig).get("tensor_parallel", 1)
+    if ranks > 1:
+        raise ConfigError(
+            f"tensor_parallel is {ranks}, and outpace {command} looks into engines of one rank only: leave it out, or "
+            f"measure the whole with outpace bench '{args.model} --tensor-parallel {ranks}'"
+        )
+
+
 def sampling(args: argparse.Namespace) -> SamplingParams:
     """The parameters that the flags of `add_sampling_flags` describe."""
     return SamplingParams(**given(args, SamplingParams))

@@ -44,7 +44,7 @@ With --shape the weights are random and acceptance is simulated: times are those
 def add_parser(subparsers: Any) -> None:
     """Adds the command's options."""
     parser = options.new_parser(subparsers, "profile", SUMMARY, DESCRIPTION)
-    options.add_model_flags(parser, model=DEFAULT_MODEL, skip=(*ENGINE, "tensor_parallel", "nccl"))
+    options.add_model_flags(parser, model=DEFAULT_MODEL, skip=(*ENGINE, "nccl"))
     group = parser.add_argument_group("what is measured")
     options.add_fields(group, ProfileSettings)
     group.add_argument(
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures and prints."""
     settings = ProfileSettings(**options.given(args, ProfileSettings))
     options.check_writable(args.trace)
+    options.refuse_ranks(args, "profile")
     llm, prompts = _of_shape(args, settings) if args.shape is not None else _of_model(args)
     status = Status(sys.stderr)
     with llm:

@@ -21,8 +21,8 @@ from outpace.lab.profile.trace import BETWEEN
 from outpace.lab.rates import Rates, measure_rates
 from outpace.lab.rounds import interleave, paired_ratio
 
-ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
-"""One request at a time, computed in full each time, k drafts in every cycle."""
+ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed", "eager": False}
+"""One request at a time, computed in full each time, k drafts in every cycle, as graphs where there are any."""
 PLAIN, SERVED, SERVED_SEEN, EAGER, EAGER_SEEN = "plain", "serving", "serving, watched", "eager", "eager, watched"
 SEEN_BY_SPANS = "calls of layers, noted on the host; an instant is the innermost call's, and cost is CPU time"
 SEEN_BY_TRACE = "a trace of the device; an instant is that kernel's which has been running longest"
@@ -249,6 +249,8 @@ def _notes(llm: LLM, served: Way) -> list[str]:
     notes = []
     if llm.config.simulate_acceptance:
         notes.append("the weights are random: acceptance is simulated, and only times mean anything")
+    for frame in llm.engine.runner.describe().get("eager", ()):
+        notes.append(f"cycles of k {frame['k']} could not be captured, and ran without a graph: {frame['why']}")
     if llm.target.config.mixture is not None:
         notes.append("the experts' limit supposes that tokens choose experts evenly")
     if served.slowdown.high is None:
