@@ -10,6 +10,7 @@ from outpace import LLM, SamplingParams
 from outpace.checks import check_integers
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError
+from outpace.fingerprint import machine
 from outpace.lab.bench.asks import read_asks
 from outpace.lab.demo import PROMPTS
 from outpace.lab.doctor import wiring
@@ -57,7 +58,7 @@ def examine(asked: Examined, progress: Callable[[str], None] = lambda text: None
         CheckpointError, RequestError: the model cannot be loaded or asked.
     """
     progress(f"loading {asked.model}")
-    llm = _load(asked)
+    llm, facts = _load(asked), machine()
     prompts = [llm.encode(messages) for messages in _messages(asked)]
     params = SamplingParams(max_tokens=asked.max_tokens)
     plain = LLM.from_parts(llm.target, None, llm.config)
@@ -83,6 +84,7 @@ def examine(asked: Examined, progress: Callable[[str], None] = lambda text: None
         found=[finding],
         to_try=[replace(each, over_plain=each.tok_s / without.tok_s) for each in advice],
         not_known=list(_not_known(llm)),
+        machine=facts,
     )
 
 
