@@ -51,7 +51,7 @@ def gpu_profile() -> ProfileRecord:
         dtype="bfloat16",
         k=3,
         context=1072.0,
-        num_rounds=4,
+        num_rounds=6,
         prompts=2,
         simulated=True,
         ways=(graph, eager),

@@ -58,7 +58,7 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
 
 def _left_out(num: int) -> int:
     """Ratios left out at either end: the most whose chance that the median lies there is within what is allowed."""
-    chances = accumulate(comb(num, place) / 2**num for place in range(num))
+    chances = accumulate(comb(num, place) / (1 << num) for place in range(num))
     return sum(chance <= (1 - CONFIDENCE) / 2 for chance in chances) - 1
 
 

@@ -177,7 +177,8 @@ def _notes(a: Contender, b: Contender, blocks: Sequence[Block]) -> list[str]:
 def _texts(blocks: Sequence[Block]) -> list[str]:
     """Where answers differ, whose doing it is: a side that answers itself otherwise says nothing about the other."""
     notes, steady = [], blocks
-    for side, roles in (("A", ("A", "A'")), ("B", ("B",))):
+    of_side: dict[str, tuple[Role, ...]] = {"A": ("A", "A'"), "B": ("B",)}
+    for side, roles in of_side.items():
         varied = [block for block in blocks if len(block.digests(roles)) > 1]
         steady = [block for block in steady if block not in varied]
         if varied:
@@ -185,7 +186,7 @@ def _texts(blocks: Sequence[Block]) -> list[str]:
                 f"in {len(varied)} of {len(blocks)} blocks {side} answers the same prompts otherwise from run to run: "
                 "speeds on different texts, which the interval holds as noise"
             )
-    differ = sum(block.digests(("A", "A'")) != block.digests(("B",)) for block in steady)
+    differ = sum(block.digests(of_side["A"]) != block.digests(of_side["B"]) for block in steady)
     if differ:
         notes.append(
             f"in {differ} of {len(blocks)} blocks B's answers are not A's, word for word: speeds on different texts"

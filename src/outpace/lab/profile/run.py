@@ -19,7 +19,7 @@ from outpace.lab.profile.parts import OTHER, PARTS
 from outpace.lab.profile.record import PHASES, SCHEMA, How, Paired, Part, ProfileRecord, Speed, Way, launch_ms, way_of
 from outpace.lab.profile.trace import BETWEEN
 from outpace.lab.rates import Rates, measure_rates
-from outpace.lab.rounds import interleave, paired_ratio
+from outpace.lab.rounds import MIN_ROUNDS, interleave, paired_ratio
 
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed", "eager": False}
 """One request at a time, computed in full each time, k drafts in every cycle, as graphs where there are any."""
@@ -32,10 +32,10 @@ SEEN_BY_TRACE = "a trace of the device; an instant is that kernel's which has be
 class ProfileSettings:
     """How much is measured."""
 
-    max_tokens: int = 64
+    max_tokens: int = 48
     """Tokens of each answer."""
-    num_rounds: int = 4
-    """Passes over everything that is compared; below 4 there are no intervals."""
+    num_rounds: int = 6
+    """Passes over everything that is compared; fewer than 6 give no intervals."""
 
     def __post_init__(self) -> None:
         for name, low, high in (("max_tokens", 16, 1 << 16), ("num_rounds", 1, 1000)):
@@ -254,7 +254,9 @@ def _notes(llm: LLM, served: Way) -> list[str]:
     if llm.target.config.mixture is not None:
         notes.append("the experts' limit supposes that tokens choose experts evenly")
     if served.slowdown.high is None:
-        notes.append(f"fewer than 4 rounds give no interval of what watching cost ({served.slowdown.median:+.1%})")
+        notes.append(
+            f"fewer than {MIN_ROUNDS} rounds give no interval of what watching cost ({served.slowdown.median:+.1%})"
+        )
     elif served.slowdown.low is not None and served.slowdown.low > 0.01:
         notes.append("watching cost more than 1%: parts are those of slower cycles than the phases beside them")
     if abs(served.unexplained_share) > 0.03:
