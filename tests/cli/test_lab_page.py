@@ -18,7 +18,9 @@ from lab.fake_server import FakeServer
 from lab.records import gpu_profile
 from outpace.cli.main import main
 from outpace.fingerprint import machine
-from outpace.lab.bench.record import to_json
+from outpace.lab.profile import run
+from outpace.lab.rates import Rates
+from outpace.lab.written import to_json
 from server.models import make_drafter, make_model
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "lab.md"
@@ -58,6 +60,7 @@ def test_a_command_of_the_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "measure_rates", lambda device: Rates(copy_bytes_s=1e10, matrix_flops_s=1e11))
     Path("profile.json").write_text(to_json(gpu_profile()))
     for name in ("bench.json", "breakeven.json", "doctor.json"):
         shutil.copy(DATA / name, name)

@@ -15,8 +15,9 @@ from lab.virtual import run
 from outpace.errors import ConfigError
 from outpace.lab.bench import run as bench_run
 from outpace.lab.bench.endpoint import Endpoint, without_secrets
-from outpace.lab.bench.record import BenchRecord, read_record, to_json
+from outpace.lab.bench.record import BenchRecord, read_record
 from outpace.lab.bench.settings import Asking, Load
+from outpace.lab.written import to_json
 
 URL = "http://fake:1"
 

@@ -15,7 +15,6 @@ from engine.tiny import engine, tiny_config, tiny_drafter, tiny_target
 from lab.traces import Trace
 from outpace import LLM, ConfigError, EngineError, SamplingParams
 from outpace.engine.frames import Frames
-from outpace.lab.bench.record import to_json
 from outpace.lab.limits import target_reads
 from outpace.lab.part_limits import Least, cycle_parts, touched, verify_parts
 from outpace.lab.profile import contenders, run
@@ -25,6 +24,7 @@ from outpace.lab.profile.run import ENGINE, ProfileSettings
 from outpace.lab.profile.spans import watched
 from outpace.lab.rates import Rates
 from outpace.lab.shapes import SHAPES
+from outpace.lab.written import to_json
 from outpace.models.arch import MixtureConfig
 from outpace.models.fresh import fresh_wiring
 

@@ -21,7 +21,7 @@ from lab.records import gpu_profile
 from lab.simulated import Machine
 from outpace.cli.main import main
 from outpace.errors import ConfigError
-from outpace.lab.bench.record import BenchRecord, to_json
+from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.server_facts import ServerFacts
 from outpace.lab.bench.settings import Asking
 from outpace.lab.paired.record import SCHEMA, CompareRecord, Side
@@ -31,6 +31,7 @@ from outpace.lab.report.files import Breakeven, Doctor, Source, read
 from outpace.lab.report.html import Markup, tag
 from outpace.lab.report.page import page
 from outpace.lab.report.sentences import sentences
+from outpace.lab.written import to_json
 from outpace.version import __version__
 
 

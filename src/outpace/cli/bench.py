@@ -14,11 +14,12 @@ from outpace.cli.status import Status
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
 from outpace.lab.bench.endpoint import Endpoint
-from outpace.lab.bench.record import BenchRecord, to_csv, to_json
+from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.run import Tokens, bench
 from outpace.lab.bench.settings import Asking, Load
 from outpace.lab.subject import pinned, running, subject_of
 from outpace.lab.token_counter import read_tokenizer
+from outpace.lab.written import to_csv, to_json
 
 SUMMARY = "the speed of any OpenAI-compatible server, as its clients see it"
 DESCRIPTION = """

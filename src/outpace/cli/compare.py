@@ -17,7 +17,6 @@ from outpace.cli.bench import api_key, write
 from outpace.cli.status import Status
 from outpace.fingerprint import machine, one_line
 from outpace.lab.bench.endpoint import Endpoint
-from outpace.lab.bench.record import to_csv, to_json
 from outpace.lab.bench.run import Tokens
 from outpace.lab.bench.settings import Asking
 from outpace.lab.paired.blocks import ROLES, counted
@@ -26,6 +25,7 @@ from outpace.lab.paired.trial import Comparing, Contender, compare
 from outpace.lab.paired.verdict import Ratio, Verdict
 from outpace.lab.subject import Subject, pinned, running, subject_of
 from outpace.lab.token_counter import read_tokenizer
+from outpace.lab.written import to_csv, to_json
 
 SUMMARY = "two servers, settings or commits, interleaved: faster, slower, equivalent, or not known yet"
 DESCRIPTION = """
