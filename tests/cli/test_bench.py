@@ -134,6 +134,19 @@ def test_our_own_server(server: Server, workload: str, capsys: pytest.CaptureFix
     assert not any("others" in note for note in found["notes"])
 
 
+def test_our_own_server_by_its_clock_and_by_its_clients(
+    server: Server, workload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue 5, point 4: within 1%, on answers long enough that the way there does not count."""
+    words = ["bench", server.url, "--workload", workload, "--num-prompts", "3", "--max-tokens", "200", "--ignore-eos"]
+    assert main([*words, "--num-warmup", "0", "--json"]) == 0
+    requests = json.loads(capsys.readouterr().out)["requests"]
+    theirs = [entry for entry in server.state()["recent"] if entry["completion_tokens"] == 200][:3][::-1]
+    assert len(requests) == len(theirs) == 3
+    ratios = [own["latency_s"] / their["seconds"] for own, their in zip(requests, theirs, strict=True)]
+    assert median(ratios) == pytest.approx(1.0, abs=0.01)
+
+
 def test_a_server_equals_itself(server: Server, workload: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", server.url, server.url, "--workload", workload, "--max-tokens", "8", "--num-blocks", "8"]
     assert main([*words, "--margin", "0.5", "--json"]) == 0
