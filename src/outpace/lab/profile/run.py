@@ -149,7 +149,10 @@ def _why_one_way(llm: LLM) -> str:
 
 
 def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen], *, on_cpu: bool) -> Way:
-    """One way, and what watching cost it: on a CPU in time of the process, which other processes do not lengthen."""
+    """One way, and what watching cost it: on a CPU in time of the process, which other processes do not lengthen.
+
+    A part is its share of the watched run's phase, of the time that the phase takes unwatched.
+    """
 
     def cost(run: Sequence[Seen]) -> list[float]:
         return [each.cpu_s if on_cpu else each.cycle_s for each in run]
@@ -157,8 +160,15 @@ def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen], *, on_cpu: boo
     phases = _means([each.phases for each in seen])
     gaps = [each.gaps for each in (seen if seen[0].gaps is not None else watched)]
     time, count = _means([each.time for each in watched]), _means([each.count for each in watched])
+    taken = _means([each.phases for each in watched])
+    factor = {name: phases[name] / taken[name] if taken.get(name) else 1.0 for name in phases}
     parts = tuple(
-        Part(phase=phase, name=name, ms=1e3 * time[phase, name], count=count.get((phase, name), 0.0))
+        Part(
+            phase=phase,
+            name=name,
+            ms=1e3 * factor.get(phase, 1.0) * time[phase, name],
+            count=count.get((phase, name), 0.0),
+        )
         for phase in (*PHASES, BETWEEN)
         for name in PARTS
         if (phase, name) in time
