@@ -193,7 +193,9 @@ def test_a_comparison_of_two_commits(
         assert main(["compare", "@HEAD m", "@HEAD~0 m --k 2", *words, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert main(["compare", "@HEAD m", "@nonsense m", *words]) == 2
-    assert "there is no commit 'nonsense'" in capsys.readouterr().err
+        assert "there is no commit 'nonsense'" in capsys.readouterr().err
+        assert main(["compare", "@HEAD m", "http://127.0.0.1:9", *words]) == 2
+        assert "cannot reach http://127.0.0.1:9" in capsys.readouterr().err
     assert [was_there for _, was_there in started] == [True, True] and not any(place.exists() for place, _ in started)
     assert found["verdict"]["kind"] == "faster"
     assert found["a"]["label"] == "@HEAD m" and found["a"]["commit"] == found["b"]["commit"] == full_commit("HEAD")

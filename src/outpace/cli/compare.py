@@ -86,6 +86,7 @@ def measured(named_a: str, named_b: str, args: argparse.Namespace) -> CompareRec
     asking, comparing = Asking(**options.given(args, Asking)), Comparing(**options.given(args, Comparing))
     subjects = [pinned(subject_of(each)) for each in (named_a, named_b)]
     tokens = None if asking.tokenizer is None else read_tokenizer(asking.tokenizer)
+    asyncio.run(_reach([subject.url for subject in subjects if subject.url is not None]))
     status = Status(sys.stderr)
     with ExitStack() as stack:
         urls = []
@@ -96,6 +97,16 @@ def measured(named_a: str, named_b: str, args: argparse.Namespace) -> CompareRec
         record = asyncio.run(_compare(urls, subjects, asking, comparing, tokens, status))
     status.clear()
     return record
+
+
+async def _reach(urls: Sequence[str]) -> None:
+    """That servers which run already do, before one is started here beside them."""
+    for url in urls:
+        endpoint = Endpoint(url, api_key=api_key())
+        try:
+            await endpoint.get("/v1/models")
+        finally:
+            await endpoint.close()
 
 
 async def _compare(
