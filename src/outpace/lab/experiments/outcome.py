@@ -33,7 +33,7 @@ def outcome(
     a, b = record.a.server.settings, record.b.server.settings
     subjects = subject_of(experiment.a), subject_of(experiment.b)
     asked = applied.asked(*subjects, experiment.settings)
-    if record.a.commit != record.b.commit:
+    if "commit" in asked or record.a.commit != record.b.commit:
         # What is asked of a side started here is what it runs; of another nobody knows.
         commits = _commit(subjects[0], record.a, record), _commit(subjects[1], record.b, record)
         asked["commit"], a, b = commits, {**a, "commit": commits[0]}, {**b, "commit": commits[1]}
