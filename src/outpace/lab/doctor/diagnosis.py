@@ -128,7 +128,7 @@ def _what(case: Case, m: Measures, advice: Sequence[Advice]) -> str:
     if sure:
         return f"For now {sure[0].action}: {sure[0].tok_s:.1f} tok/s, measured{_later(m)}."
     if hoped:
-        return f"Next {hoped[0].action}: it could reach {hoped[0].tok_s:.0f} tok/s."
+        return f"Next {hoped[0].action}: it could reach {hoped[0].tok_s:.1f} tok/s."
     if m.plain is None and case.subject.speculative:
         return "Measure plain decoding on the same prompts first; nothing should be changed before that."
     return "Nothing that was measured asks for a change."
