@@ -63,9 +63,9 @@ class EngineConfig:
     simulate_acceptance: tuple[float, ...] = ()
     """Chance that a draft is accepted, by its place; the last holds for those behind. Answers are then simulated: worth
     nothing but their speed, and marked so. For measuring cost with random weights."""
-    capture_s: float = 10.0
-    """Seconds that may be spent at the start on capturing graphs of the common shapes; the others are captured when
-    they are first needed. 0 captures none. Without a GPU there are no graphs."""
+    capture_s: float = 15.0
+    """Seconds that may be spent at the start on compiling kernels and capturing graphs of the common shapes; what is
+    left is compiled and captured when it is first needed. 0 does nothing ahead. Without a GPU there are no graphs."""
     eager: bool = False
     """Run cycles operation by operation, each waited for before the next is planned: no graphs, and nothing in flight.
     Slower on a GPU, and the same on a CPU; for looking inside."""

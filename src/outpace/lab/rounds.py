@@ -7,7 +7,6 @@ is taken within each round, and its interval says how far rounds disagree.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from math import comb
 from statistics import median
 from typing import Any, TypeVar
@@ -58,8 +57,10 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
 
 def _left_out(num: int) -> int:
     """Ratios left out at either end: the most whose chance that the median lies there is within what is allowed."""
-    chances = accumulate(comb(num, place) / (1 << num) for place in range(num))
-    return sum(chance <= (1 - CONFIDENCE) / 2 for chance in chances) - 1
+    num_left_out, below = 0, 1  # below: of the 2^num ways to fall, those with at most so many ratios under the median
+    while (below := below + comb(num, num_left_out + 1)) <= (1 - CONFIDENCE) / 2 * 2**num:
+        num_left_out += 1
+    return num_left_out
 
 
 def ratio_as_dict(interval: Interval) -> dict[str, Any]:
