@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +16,12 @@ import torch
 
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
+from lab.simulated import Machine
+from outpace.cli import compare
 from outpace.cli.main import main
-from outpace.lab.own_server import checkout
+from outpace.lab import subject
+from outpace.lab.own_server import checkout, full_commit
+from outpace.lab.paired.verdict import judge
 from outpace.lab.subject import subject_of
 from server.models import make_drafter, make_model
 from server.running import Server, serving
@@ -128,6 +134,19 @@ def test_our_own_server(server: Server, workload: str, capsys: pytest.CaptureFix
     assert not any("others" in note for note in found["notes"])
 
 
+def test_our_own_server_by_its_clock_and_by_its_clients(
+    server: Server, workload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue 5, point 4: within 1%, on answers long enough that the way there does not count."""
+    words = ["bench", server.url, "--workload", workload, "--num-prompts", "3", "--max-tokens", "200", "--ignore-eos"]
+    assert main([*words, "--num-warmup", "0", "--json"]) == 0
+    requests = json.loads(capsys.readouterr().out)["requests"]
+    theirs = [entry for entry in server.state()["recent"] if entry["completion_tokens"] == 200][:3][::-1]
+    assert len(requests) == len(theirs) == 3
+    ratios = [own["latency_s"] / their["seconds"] for own, their in zip(requests, theirs, strict=True)]
+    assert median(ratios) == pytest.approx(1.0, abs=0.01)
+
+
 def test_a_server_equals_itself(server: Server, workload: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", server.url, server.url, "--workload", workload, "--max-tokens", "8", "--num-blocks", "8"]
     assert main([*words, "--margin", "0.5", "--json"]) == 0
@@ -154,6 +173,63 @@ def test_ways_to_name_what_is_measured() -> None:
     named = subject_of("@main './my model' --k 3 --drafter none")
     assert (named.commit, named.model, named.flags) == ("main", "./my model", ("--k", "3", "--drafter", "none"))
     assert subject_of("smollm2").flags == ()
+
+
+def test_a_comparison_of_two_commits(
+    workload: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Their checkouts are real, their servers stand-ins; both are known before either is started."""
+    started: list[tuple[Path, bool]] = []
+    slow, fast = FakeServer(engine="vllm", tokens=31, slower=1.5, **FAST), FakeServer(engine="vllm", tokens=31, **FAST)
+    with listening(slow) as a, listening(fast) as b:
+
+        @contextmanager
+        def stand_in(model: str, flags: Any, *, source: Path) -> Iterator[str]:
+            started.append((source, (source / "src" / "outpace" / "__init__.py").is_file()))
+            yield (a, b)[len(started) - 1]
+
+        monkeypatch.setattr(subject, "own_server", stand_in)
+        words = ["--workload", workload, "--num-blocks", "8"]
+        assert main(["compare", "@HEAD m", "@HEAD~0 m --k 2", *words, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert main(["compare", "@HEAD m", "@nonsense m", *words]) == 2
+        assert "there is no commit 'nonsense'" in capsys.readouterr().err
+        assert main(["compare", "@HEAD m", "http://127.0.0.1:9", *words]) == 2
+        assert "cannot reach http://127.0.0.1:9" in capsys.readouterr().err
+    assert [was_there for _, was_there in started] == [True, True] and not any(place.exists() for place, _ in started)
+    assert found["verdict"]["kind"] == "faster"
+    assert found["a"]["label"] == "@HEAD m" and found["a"]["commit"] == found["b"]["commit"] == full_commit("HEAD")
+
+
+@pytest.mark.parametrize("words", [["bench"], ["compare", "http://127.0.0.1:9"]])
+def test_where_a_table_cannot_be_written_nothing_is_measured(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (tmp_path, tmp_path / "missing" / "runs.csv"):
+        assert main([*words, "http://127.0.0.1:9", "--csv", str(place)]) == 2
+        assert capsys.readouterr().err.startswith(f"outpace: cannot write {place}: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "code"),
+    [
+        ("slower", ["--fail-if-slower"], 1),
+        ("slower", [], 0),
+        ("faster", ["--fail-if-slower"], 0),
+        ("inconclusive", ["--fail-if-slower"], 0),
+    ],
+)
+def test_exit_codes(
+    kind: str, flags: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ratios = {"slower": 0.9, "faster": 1.1, "inconclusive": 1.0}
+    verdict = judge(
+        Machine(seed=0, true_ratio=ratios[kind], noise=0.05 if kind == "inconclusive" else 0.01).blocks(24), 0.02
+    )
+    assert verdict.kind == kind
+    monkeypatch.setattr(compare, "measured", lambda *named: SimpleNamespace(verdict=verdict))
+    monkeypatch.setattr(compare, "lines", lambda record: ["a page"])
+    assert main(["compare", "a", "b", *flags]) == code
 
 
 def test_a_commits_source() -> None:

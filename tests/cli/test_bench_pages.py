@@ -14,7 +14,7 @@ from lab.simulated import Machine
 from lab.virtual import run
 from outpace.cli import bench_page, compare
 from outpace.lab.bench.endpoint import Endpoint
-from outpace.lab.bench.record import BenchRecord, to_json
+from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.run import bench
 from outpace.lab.bench.settings import Asking, Load
 from outpace.lab.paired.guard import State
@@ -22,6 +22,7 @@ from outpace.lab.paired.record import CompareRecord
 from outpace.lab.paired.trial import Comparing, Contender
 from outpace.lab.paired.trial import compare as compare_servers
 from outpace.lab.paired.verdict import judge
+from outpace.lab.written import to_json
 
 CLIENT = {"cpu": "a processor", "cores": 2, "gpus": [], "torch": "2.13.0", "threads": 1, "python": "3.11.7"}
 

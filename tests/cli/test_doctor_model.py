@@ -35,6 +35,10 @@ def test_a_random_drafter_is_not_called_well_wired(tmp_path: Path, capsys: pytes
     words = ["doctor", str(model), "--drafter", str(drafter), "--dtype", "float32", "--max-tokens", "24"]
     assert main([*words, "--num-prompts", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    explained = next(each for each in found["findings"] if each["question"] == "do the phases explain the speed")
+    numbers = explained["numbers"]
+    assert 0.3 * numbers["cycle_ms"] < numbers["phases_ms"] < numbers["cycle_ms"], "of the cycles that were timed"
+    assert found["machine"]["torch"] == torch.__version__
     wiring = next(each for each in found["findings"] if each["question"] == "which wiring measures best")
     assert wiring["answer"] == "the given one"
     wired = next(each for each in found["findings"] if each["question"] == "is the drafter wired right")

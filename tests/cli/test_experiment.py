@@ -31,7 +31,7 @@ def run() -> int:
 
 
 def test_from_hypothesis_to_page(capsys: pytest.CaptureFixture[str]) -> None:
-    slow = FakeServer(engine="outpace", k=2, slower=2.0, **QUICK)
+    slow = FakeServer(engine="outpace", k=2, slower=4.0, **QUICK)
     with listening(slow) as a, listening(FakeServer(engine="outpace", k=4, **QUICK)) as b:
         assert new(a, b, "--setting", "k=4") == 0
         assert "Not run yet" in capsys.readouterr().out
@@ -47,7 +47,7 @@ def test_from_hypothesis_to_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads((folder / "compare.json").read_text())["verdict"]["kind"] == "faster"
     assert "## Was it applied: applied" in (folder / "experiment.md").read_text()
     assert main(["experiment", "list"]) == 0
-    assert "| applied | 1." in capsys.readouterr().out
+    assert "| applied | " in capsys.readouterr().out
     assert main(["experiment", "show", "k4"]) == 0
     assert "| k |  | 4 | 2 | 4 | applied |" in capsys.readouterr().out.replace("–", "")
 

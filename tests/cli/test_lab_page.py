@@ -18,7 +18,10 @@ from lab.fake_server import FakeServer
 from lab.records import gpu_profile
 from outpace.cli.main import main
 from outpace.fingerprint import machine
-from outpace.lab.bench.record import to_json
+from outpace.lab.profile import run
+from outpace.lab.profile.record import SCHEMA as PROFILE_SCHEMA
+from outpace.lab.rates import Rates
+from outpace.lab.written import to_json
 from server.models import make_drafter, make_model
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "lab.md"
@@ -58,6 +61,7 @@ def test_a_command_of_the_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "measure_rates", lambda device: Rates(copy_bytes_s=1e10, matrix_flops_s=1e11))
     Path("profile.json").write_text(to_json(gpu_profile()))
     for name in ("bench.json", "breakeven.json", "doctor.json"):
         shutil.copy(DATA / name, name)
@@ -78,7 +82,7 @@ def test_a_command_of_the_page(
     if words[0] == "bench" and "smollm2" in command:
         assert "(outpace)" in shown and "accept length 1.000 by its answers" in shown, "no drafter: a token a step"
     if "--json" in words and words[0] != "fingerprint":
-        assert json.loads(shown)["schema"] == 1
+        assert json.loads(shown)["schema"] == (PROFILE_SCHEMA if words[0] == "profile" else 1)
     for flag in ("--csv", "--trace"):
         assert flag not in words or Path(words[words.index(flag) + 1]).is_file()
     if words[:2] == ["experiment", "run"]:

@@ -41,9 +41,13 @@ class FakeServer(httpx2.AsyncBaseTransport):
     """Fields that are refused with a 400."""
     fail_every: int | None = None
     """Every so many requests fail with a 500."""
+    tells: str = ""
+    """How answers tell of speculation: "metrics" (vLLM), "sglext" or "details" (SGLang), "timings" (llama.cpp)."""
     others: int = 0
     """Tokens written for others meanwhile, an answer."""
     slower: float = 1.0
+    varies: bool = False
+    """The same prompt is answered otherwise each time."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
@@ -93,19 +97,23 @@ class FakeServer(httpx2.AsyncBaseTransport):
         yield self._event({"delta": {"role": "assistant", "content": ""}})
         await asyncio.sleep(self.ttft_s * self.slower)
         sent, cycles, began = 0, 0, 0.0
+        word = f"word{len(self.asked)} " if self.varies else "word "
         for count, ran in self._chunks(tokens):
             await asyncio.sleep(sum(self._seconds(sent) for _ in range(ran)))
             sent, cycles = sent + count, cycles + ran
             end = {"finish_reason": "length"} if sent == tokens and self.engine == "vllm" else {}
             usage = self._usage(sent, cycles) if running_usage else None
             began = began or asyncio.get_running_loop().time()
-            yield self._event({"delta": {"content": "word " * count}} | end, usage)
+            yield self._event({"delta": {"content": word * count}} | end, usage)
         self.times.append((began, asyncio.get_running_loop().time()))
         if self.engine != "vllm":
             usage = self._usage(sent, cycles) if running_usage else None
             yield self._event({"delta": {}, "finish_reason": "length"}, usage)
+        if self.tells == "sglext" and body.get("return_spec_tokens_details"):
+            yield self._bare({"choices": [], "sglext": self._spoken(cycles)})
         if self.sends_usage and options.get("include_usage"):
-            yield self._bare({"choices": [], "usage": self._usage(sent, cycles)})
+            spoken = self._spoken(cycles) if self.tells in ("metrics", "timings") else {}
+            yield self._bare({"choices": [], "usage": self._usage(sent, cycles), **spoken})
         yield b"data: [DONE]\n\n"
         self.running -= 1
         self.written += sent + self.others
@@ -144,7 +152,28 @@ class FakeServer(httpx2.AsyncBaseTransport):
                 "drafted": cycles * self.k,
                 "accepted": sent - 1 - cycles,
             }
+        if self.tells == "details":
+            usage["completion_tokens_details"] = self._spoken(cycles)
         return usage
+
+    def _spoken(self, cycles: int) -> dict[str, Any]:
+        """Every cycle accepts one draft less than it emits tokens."""
+        each = self.accept_length - 1
+        accepted, drafted = cycles * each, cycles * self.k
+        histogram = [0] * each + [cycles] + [0] * (self.k - each)
+        match self.tells:
+            case "metrics":
+                counts = {"num_spec_steps": cycles, "num_accepted_draft_tokens": accepted, "num_draft_tokens": drafted}
+                return {"metrics": {"speculative_decoding": counts | {"acceptance_histogram": histogram}}}
+            case "sglext":
+                counts = {"spec_verify_ct": cycles, "spec_num_correct_drafts": accepted}
+                counts |= {"spec_num_proposed_drafts": drafted}
+                return {"spec_tokens_details": counts | {"spec_correct_drafts_histogram": histogram}}
+            case "details":
+                rejected = drafted - accepted
+                return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+            case _:
+                return {"timings": {"predicted_n": 61, "draft_n": drafted, "draft_n_accepted": accepted}}
 
     def metrics(self) -> str:
         emitted = self.cycles * self.accept_length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.lab.profile.record import Paired, Part, ProfileRecord, Speed, launch_ms, way_of
+from outpace.lab.profile.record import SCHEMA, Paired, Part, ProfileRecord, Speed, launch_ms, way_of
 
 SERVED = {
     ("draft", "attention"): (0.03, 5),
@@ -44,14 +44,14 @@ def gpu_profile() -> ProfileRecord:
     plain = Speed(tok_s=232.5, low=231.0, high=233.0, tokens=1000, cycles=1000, seconds=4.301)
     return ProfileRecord(
         kind="profile",
-        schema=1,
+        schema=SCHEMA,
         started_at="then",
         model="made up (random weights)",
         device="cuda",
         dtype="bfloat16",
         k=3,
         context=1072.0,
-        num_rounds=4,
+        num_rounds=6,
         prompts=2,
         simulated=True,
         ways=(graph, eager),

@@ -15,8 +15,9 @@ from lab.virtual import run
 from outpace.errors import ConfigError
 from outpace.lab.bench import run as bench_run
 from outpace.lab.bench.endpoint import Endpoint, without_secrets
-from outpace.lab.bench.record import BenchRecord, read_record, to_json
+from outpace.lab.bench.record import BenchRecord, read_record
 from outpace.lab.bench.settings import Asking, Load
+from outpace.lab.written import to_json
 
 URL = "http://fake:1"
 
@@ -80,6 +81,28 @@ def test_acceptance_from_whatever_is_exposed(engine: Engine, sources: list[str],
         assert record.implied_cycle_s == pytest.approx(0.02, rel=0.01)
     else:
         assert record.implied_cycle_s is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "tells", "other"),
+    [
+        ("vllm", "metrics", "counters"),
+        ("sglang", "sglext", "gauge"),
+        ("sglang", "details", "gauge"),
+        ("plain", "timings", ""),
+    ],
+)
+def test_acceptance_as_answers_tell_it(engine: Engine, tells: str, other: str, workload: str) -> None:
+    record = measured(FakeServer(engine=engine, tells=tells), workload)
+    assert [each.source for each in record.acceptance] == ["requests", *([other] if other else [])]
+    own = record.acceptance[0]
+    assert own.accept_length == pytest.approx(3.0) and own.acceptance_rate == pytest.approx(0.5)
+    assert own.cycles == 6 * 20
+    assert own.by_position == ((1.0, 1.0, 0.0, 0.0) if tells in ("metrics", "sglext") else ())
+    asked = record.usage_asked.get("return_spec_tokens_details")
+    assert asked is (True if engine == "sglang" else None), "only SGLang knows the field"
+    refusing = measured(FakeServer(engine=engine, tells=tells, refuse=("return_spec_tokens_details",)), workload)
+    assert "return_spec_tokens_details" not in refusing.usage_asked
 
 
 def test_what_the_server_is(workload: str) -> None:

@@ -176,6 +176,13 @@ def test_it_pays(clinic: Clinic) -> None:
     assert not any("off" in advice.action for advice in found.advice)
 
 
+def test_a_cycle_that_is_shorter_than_the_plain_step_in_it_is_doubted(clinic: Clinic) -> None:
+    found = of(clinic.ask(client={"baseline_tok_s": [82.7] * 3, "eagle3_tok_s": [200.0] * 3}), "break-even")
+    assert found.confidence == "low" and "hardly of one machine" in found.text
+    sound = of(clinic.ask(client={"baseline_tok_s": [82.7] * 3, "eagle3_tok_s": [140.0] * 3}), "break-even")
+    assert sound.confidence == "high" and "hardly" not in sound.text
+
+
 def test_the_same_speed(clinic: Clinic) -> None:
     assert of(clinic.ask(client=client(82.0)), "pay").answer == "the same speed"
 

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
+from lab.simulated import Machine
 from outpace.errors import ConfigError
+from outpace.lab.bench.server_facts import ServerFacts
+from outpace.lab.bench.settings import Asking
 from outpace.lab.doctor.collect import runs_of
 from outpace.lab.experiments import applied, page
-from outpace.lab.experiments.outcome import conclusion
+from outpace.lab.experiments.outcome import conclusion, outcome
 from outpace.lab.experiments.record import Applied, Experiment
 from outpace.lab.experiments.store import Store
+from outpace.lab.paired.record import SCHEMA, CompareRecord, Side
+from outpace.lab.paired.verdict import judge
 from outpace.lab.subject import subject_of
 
 DATA = Path(__file__).parent.parent / "data"
@@ -103,6 +108,38 @@ def experiment(**changes: Any) -> Experiment:
         "b": "m --k 4",
     }
     return Experiment(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "commits", "state"),
+    [
+        ("@v1 m", "@v2 m", ("1" * 40, "2" * 40), "applied"),
+        ("@v1 m", "m", ("1" * 40, None), "applied"),
+        ("@v2 m", "@main m", ("2" * 40, "2" * 40), "not applied"),
+        ("http://a", "@v2 m", (None, "2" * 40), "unknown"),
+    ],
+)
+def test_a_change_of_commit(a: str, b: str, commits: tuple[str | None, str | None], state: str) -> None:
+    """Names of branches are resolved when they are run; of a server that ran already nobody knows."""
+    of_a, of_b = commits
+    blocks = Machine(seed=0, true_ratio=1.1).blocks(24)
+    record = CompareRecord(
+        schema=SCHEMA,
+        started_at="then",
+        a=Side(label=a, server=ServerFacts(url="a", model="m"), commit=of_a),
+        b=Side(label=b, server=ServerFacts(url="b", model="m"), commit=of_b),
+        asking=Asking(),
+        num_blocks=24,
+        concurrency=1,
+        measure="total",
+        verdict=judge(blocks, 0.02),
+        blocks=tuple(blocks),
+        notes=(),
+        client={"commit": "0123456789ab+changes"},
+    )
+    found = outcome(experiment(a=a, b=b, change="the code"), record, "B is faster.")
+    assert found.applied == state and [each.name for each in found.settings] == ["commit"]
+    assert found.observed[0].startswith("tok/s, geometric mean: A 9") and found.verdict == "faster"
 
 
 def test_the_directory(tmp_path: Path) -> None:

@@ -15,16 +15,18 @@ from engine.tiny import engine, tiny_config, tiny_drafter, tiny_target
 from lab.traces import Trace
 from outpace import LLM, ConfigError, EngineError, SamplingParams
 from outpace.engine.frames import Frames
-from outpace.lab.bench.record import to_json
 from outpace.lab.limits import target_reads
 from outpace.lab.part_limits import Least, cycle_parts, touched, verify_parts
 from outpace.lab.profile import contenders, run
 from outpace.lab.profile.clock import cycle_times, decode
+from outpace.lab.profile.contenders import Seen
 from outpace.lab.profile.record import ProfileRecord
 from outpace.lab.profile.run import ENGINE, ProfileSettings
 from outpace.lab.profile.spans import watched
+from outpace.lab.profile.trace import take_apart
 from outpace.lab.rates import Rates
 from outpace.lab.shapes import SHAPES
+from outpace.lab.written import to_json
 from outpace.models.arch import MixtureConfig
 from outpace.models.fresh import fresh_wiring
 
@@ -58,6 +60,7 @@ def test_the_figures_add_up() -> None:
         inside = sum(part.ms for part in way.parts if part.phase == phase)
         assert inside + (way.in_no_part_ms(phase) or 0.0) == pytest.approx(way.phases_ms[phase])
     calls = {(part.phase, part.name): part.count for part in way.parts}
+    assert (way.in_no_part_ms("draft") or 0.0) > 0 < (way.in_no_part_ms("verify") or 0.0)
     assert calls["verify", "attention"] == 3 and calls["verify", "linear layers"] == 9 and calls["verify", "norms"] == 7
     assert calls["draft", "attention"] == 2 and calls["draft", "head"] == 2 and calls["verify", "fusion"] == 1
     assert record.plain is not None and record.plain.tokens == record.plain.cycles
@@ -94,6 +97,23 @@ def slowed(module: Any, seconds: float) -> Any:
     module.__class__ = Slow
     yield
     module.__class__ = kind
+
+
+def test_parts_are_shares_of_the_watched_run_however_slow_that_was() -> None:
+    window = contenders.Window(
+        tokens=20, cycles=10, seconds=0.1, cpu_s=0.1, began=0.0, context=9.0, accepted_at=(), drafted_at=()
+    )
+    own = Seen(windows=(window,), phases={"verify": 0.010}, gaps=0.0)
+    slow = Seen(
+        windows=(replace(window, seconds=0.2, cpu_s=0.2),),
+        phases={"verify": 0.020},
+        time={("verify", "head"): 0.004, ("verify", "attention"): 0.010},
+    )
+    way = run._way("eager", [own], [slow], on_cpu=True)
+    assert way.part_ms("verify", "head") == pytest.approx(2.0)
+    assert way.part_ms("verify", "attention") == pytest.approx(5.0)
+    assert way.in_no_part_ms("verify") == pytest.approx(3.0)
+    assert way.slowdown.median == pytest.approx(1.0), "and what watching cost is said beside them"
 
 
 def test_without_a_drafter_a_cycle_is_a_plain_step() -> None:
@@ -146,11 +166,18 @@ def test_a_gpus_two_ways_are_plumbed(monkeypatch: pytest.MonkeyPatch) -> None:
     record = profiled(llm)
     graph, eager = record.ways
     assert (graph.how, eager.how) == ("graph", "eager") and record.why_one_way is None
-    assert graph.part_ms("verify", "head") == pytest.approx(0.09)
+    traced = take_apart(rows_of(None), 2)
+    share = traced.time["verify", "head"] / traced.of_phase("verify")
+    assert graph.part_ms("verify", "head") == pytest.approx(share * graph.phases_ms["verify"])
+    assert graph.in_no_part_ms("verify") == pytest.approx(0.0, abs=1e-9), "a trace holds all of a phase"
+    assert graph.gaps_ms == pytest.approx(1e-3 * traced.of_phase("gaps")), (
+        "and that between cycles, which events do not"
+    )
     assert record.launch_ms is not None
     assert record.launch_ms["verify"] == pytest.approx(eager.phases_ms["verify"] - graph.phases_ms["verify"])
     assert record.unknown == {"a_kernel_of_tomorrow": pytest.approx(0.003)}
     assert any("belong to no known part" in note for note in record.notes)
+    assert "cycles of k 2 could not be captured, and ran without a graph: no CUDA device" in record.notes
     assert runner.frames is not None, "graphs are back"
 
 

@@ -101,18 +101,36 @@ def test_throttled_blocks_do_not_count(workload: str) -> None:
         nonlocal read
         read += 1
         hot = 6 < read <= 12
-        return State(gpus=(Gpu(clock_mhz=1200.0, throttles=0x40 if hot else 0, temperature_c=90.0, power_w=700.0),))
+        reasons = ("hardware thermal slowdown",) if hot else ()
+        return State(gpus=(Gpu(clock_mhz=1200.0, throttle_reasons=reasons, temperature_c=90.0, power_w=700.0),))
 
     record = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm"), states=states, num_blocks=9)
     assert [block.index for block in record.blocks if block.excluded] == [1]
     assert any(note.startswith("GPU clock after a run") for note in record.notes)
+    assert not any("throttled" in note for note in record.notes)
+
+
+def test_a_gpu_that_says_nothing_of_throttling_is_told(workload: str) -> None:
+    state = State(gpus=(Gpu(clock_mhz=1200.0, throttle_reasons=None, temperature_c=90.0, power_w=700.0),))
+    server = FakeServer(engine="vllm")
+    record = compared(workload, server, FakeServer(engine="vllm"), states=lambda: state)
+    assert any("nothing guards against that" in note for note in record.notes)
 
 
 def test_other_answers_are_told(workload: str) -> None:
     record = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm", tokens=40))
-    assert any("in 8 blocks B's answers are not A's" in note for note in record.notes)
+    assert [note for note in record.notes if "answers" in note] == [
+        "in 8 of 8 blocks B's answers are not A's, word for word: speeds on different texts"
+    ]
     same = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm"))
     assert not any("answers" in note for note in same.notes)
+
+
+@pytest.mark.parametrize("varying", ["A", "B", "AB"])
+def test_a_side_that_answers_otherwise_each_time_is_named_and_the_other_is_not(workload: str, varying: str) -> None:
+    a, b = (FakeServer(engine="vllm", varies=side in varying) for side in "AB")
+    notes = [note for note in compared(workload, a, b).notes if "texts" in note]
+    assert [note.split(" answers ")[0] for note in notes] == [f"in 8 of 8 blocks {side}" for side in varying]
 
 
 def test_a_machine_that_slows_down_is_told(workload: str) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
 
+from fingerprint import smi
 from lab.simulated import Machine
+from outpace.fingerprint.nvidia import THROTTLES
 from outpace.lab.paired.blocks import Block, Run
-from outpace.lab.paired.guard import Gpu, State, read_gpus, throttled
+from outpace.lab.paired.guard import UNWANTED, Gpu, State, read_state, throttled
 from outpace.lab.paired.location import fewest, locate
 from outpace.lab.paired.verdict import MIN_BLOCKS, Verdict, judge
 
@@ -131,22 +135,40 @@ def test_many_values_and_few() -> None:
     assert approximate.half_width == pytest.approx(exact.half_width, rel=0.03)
 
 
+def gpu(*reasons: str) -> Gpu:
+    return Gpu(clock_mhz=1980.0, throttle_reasons=reasons, temperature_c=60.0, power_w=600.0)
+
+
 def test_throttling() -> None:
-    fine = Gpu(clock_mhz=1980.0, throttles=0x04, temperature_c=60.0, power_w=600.0)
-    hot = Gpu(clock_mhz=1200.0, throttles=0x44, temperature_c=90.0, power_w=600.0)
+    fine, hot = gpu("power cap"), gpu("power cap", "hardware thermal slowdown")
     assert throttled([State(gpus=(fine,))] * 6) is None
     assert throttled([State(gpus=(fine, hot))]) == "GPU 1 was throttled: hardware thermal slowdown"
     assert throttled([State(cpu_throttled=5), State(cpu_throttled=6)]) == "the processor was throttled by heat"
     assert throttled([State(cpu_throttled=5)] * 2) is None
+    unknown = Gpu(clock_mhz=None, throttle_reasons=None, temperature_c=None, power_w=None)
+    assert throttled([State(gpus=(unknown,))]) is None
+    assert set(THROTTLES.values()) >= UNWANTED
 
 
-def test_what_nvidia_smi_says() -> None:
-    listed = "1980 MHz, 0x0000000000000001, 41, 88.52 W\n[N/A], [N/A], 50, [Not Supported]\n"
-    assert read_gpus(listed) == (
-        Gpu(clock_mhz=1980.0, throttles=1, temperature_c=41.0, power_w=88.52),
-        Gpu(clock_mhz=None, throttles=0, temperature_c=50.0, power_w=None),
+@pytest.mark.parametrize("refuses", ["", "clocks_throttle_reasons"])
+def test_what_nvidia_smi_says_under_the_old_name_and_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    listed = "1980 MHz, 0x0000000000000041, 41, 88.52 W\n[N/A], [N/A], 50, [Not Supported]\n"
+    old = f"{refuses}.active" if refuses else ""
+    place = smi.install(tmp_path, gpus=listed, refuses=old)
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    state = read_state()
+    assert state.gpus == (
+        Gpu(
+            clock_mhz=1980.0,
+            throttle_reasons=("idle", "hardware thermal slowdown"),
+            temperature_c=41.0,
+            power_w=88.52,
+        ),
+        Gpu(clock_mhz=None, throttle_reasons=None, temperature_c=50.0, power_w=None),
     )
-    assert read_gpus("No devices were found\n") == ()
+    assert throttled([state]) == "GPU 0 was throttled: hardware thermal slowdown"
 
 
 def test_a_block_that_failed_has_no_part() -> None:

@@ -21,16 +21,17 @@ from lab.records import gpu_profile
 from lab.simulated import Machine
 from outpace.cli.main import main
 from outpace.errors import ConfigError
-from outpace.lab.bench.record import BenchRecord, to_json
+from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.server_facts import ServerFacts
 from outpace.lab.bench.settings import Asking
-from outpace.lab.paired.record import CompareRecord, Side
+from outpace.lab.paired.record import SCHEMA, CompareRecord, Side
 from outpace.lab.paired.verdict import judge
 from outpace.lab.profile.record import Paired, ProfileRecord
 from outpace.lab.report.files import Breakeven, Doctor, Source, read
 from outpace.lab.report.html import Markup, tag
 from outpace.lab.report.page import page
 from outpace.lab.report.sentences import sentences
+from outpace.lab.written import to_json
 from outpace.version import __version__
 
 
@@ -41,7 +42,7 @@ def benched() -> BenchRecord:
 def compared(true_ratio: float = 1.1, num: int = 24) -> CompareRecord:
     blocks = Machine(seed=0, true_ratio=true_ratio).blocks(num)
     return CompareRecord(
-        schema=1,
+        schema=SCHEMA,
         started_at="then",
         a=Side(label="plain", server=ServerFacts(url="http://a", model="m")),
         b=Side(label="eagle", server=ServerFacts(url="http://b", model="m")),
@@ -105,6 +106,15 @@ def test_what_is_no_result_is_refused(text: str, message: str, tmp_path: Path) -
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         read([path])
+
+
+def test_the_machine_of_every_measurement_is_shown() -> None:
+    doctor = msgspec.convert(json.loads((DATA / "doctor.json").read_text()), type=Doctor)
+    measured = replace(doctor, machine={"cpu": "the doctor's own"})
+    a, b = compared().a, replace(compared().b, commit="c0ffee" * 6 + "c0ff")
+    shown = page([source(each) for each in (measured, replace(compared(), a=a, b=b))])
+    assert "the doctor&#x27;s own" in shown and "B, commit: c0ffee" in shown and "A, commit" not in shown
+    assert "Machines and settings" not in page([source(doctor)]), "a log's machine is not known"
 
 
 def test_a_result_cut_short_at_any_place_is_refused_by_name(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from outpace.cli.status import Status
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
 from outpace.lab.bench.endpoint import Endpoint
-from outpace.lab.bench.record import BenchRecord, to_csv, to_json
+from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.run import Tokens, bench
 from outpace.lab.bench.settings import Asking, Load
-from outpace.lab.subject import running, subject_of
+from outpace.lab.subject import pinned, running, subject_of
 from outpace.lab.token_counter import read_tokenizer
+from outpace.lab.written import to_csv, to_json
 
 SUMMARY = "the speed of any OpenAI-compatible server, as its clients see it"
 DESCRIPTION = """
@@ -51,8 +52,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures each in turn; a page or a JSON line for each."""
+    options.check_writable(args.csv)
     asking, load = Asking(**options.given(args, Asking)), Load(**options.given(args, Load))
-    subjects = [subject_of(named) for named in args.target]
+    subjects = [pinned(subject_of(named)) for named in args.target]
     tokens = None if asking.tokenizer is None else read_tokenizer(asking.tokenizer)
     status = Status(sys.stderr)
     records = []
@@ -83,7 +85,7 @@ def api_key() -> str | None:
 
 
 def write(path: Path, text: str) -> None:
-    """Raises ConfigError where that cannot be."""
+    """Raises ConfigError where that cannot be; `options.check_writable` finds out before anything is measured."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 import textwrap
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -16,15 +17,15 @@ from outpace.cli.bench import api_key, write
 from outpace.cli.status import Status
 from outpace.fingerprint import machine, one_line
 from outpace.lab.bench.endpoint import Endpoint
-from outpace.lab.bench.record import to_csv, to_json
 from outpace.lab.bench.run import Tokens
 from outpace.lab.bench.settings import Asking
 from outpace.lab.paired.blocks import ROLES, counted
-from outpace.lab.paired.record import CompareRecord
+from outpace.lab.paired.record import CompareRecord, Side
 from outpace.lab.paired.trial import Comparing, Contender, compare
 from outpace.lab.paired.verdict import Ratio, Verdict
-from outpace.lab.subject import running, subject_of
+from outpace.lab.subject import Subject, pinned, running, subject_of
 from outpace.lab.token_counter import read_tokenizer
+from outpace.lab.written import to_csv, to_json
 
 SUMMARY = "two servers, settings or commits, interleaved: faster, slower, equivalent, or not known yet"
 DESCRIPTION = """
@@ -35,11 +36,14 @@ the ratio's interval; or that it is inconclusive, and how many more blocks would
 A and B are URLs, or models to serve here; options of `outpace serve` stand behind a model, in quotes, and a commit of
 this repository before it. Two models are loaded at the same time.
 
+The exit code is 0 whatever the verdict, 1 if B is slower and --fail-if-slower was given, 2 if something was refused.
+
 examples:
   outpace compare http://localhost:8000 http://localhost:8001
   outpace compare "smollm2 --drafter none" smollm2 --max-tokens 64
   outpace compare "smollm2 --k 2" "smollm2 --k 4" --measure decode --margin 0.03
   outpace compare "@main smollm2" smollm2 --fail-if-slower --json
+  outpace compare "@1a2b3c4 smollm2" "@5d6e7f8 smollm2" --num-blocks 12 --max-tokens 64
 """
 WIDTH = 100
 SLOWER = 1
@@ -52,13 +56,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("b", metavar="B", help="what is judged")
     options.add_fields(parser.add_argument_group("how"), Comparing)
     options.add_fields(parser.add_argument_group("what is asked"), Asking, skip=("input_tokens",))
-    parser.add_argument("--fail-if-slower", action="store_true", help="exit code 1 if B is slower")
+    parser.add_argument(
+        "--fail-if-slower", action="store_true", help="exit code 1 if B is slower; an inconclusive comparison is 0"
+    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a line for each run there")
     options.add_json_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measures and judges."""
+    options.check_writable(args.csv)
     record = measured(args.a, args.b, args)
     print(to_json(record) if args.json else "\n".join(lines(record)))
     if args.csv is not None:
@@ -77,9 +84,9 @@ def measured(named_a: str, named_b: str, args: argparse.Namespace) -> CompareRec
         OutpaceError: one cannot be measured; the message says why.
     """
     asking, comparing = Asking(**options.given(args, Asking)), Comparing(**options.given(args, Comparing))
-    named = [named_a, named_b]
-    subjects = [subject_of(each) for each in named]
+    subjects = [pinned(subject_of(each)) for each in (named_a, named_b)]
     tokens = None if asking.tokenizer is None else read_tokenizer(asking.tokenizer)
+    asyncio.run(_reach([subject.url for subject in subjects if subject.url is not None]))
     status = Status(sys.stderr)
     with ExitStack() as stack:
         urls = []
@@ -87,20 +94,33 @@ def measured(named_a: str, named_b: str, args: argparse.Namespace) -> CompareRec
             if subject.model is not None:
                 status.show(f"starting a server for {name}, {subject.label}")
             urls.append(stack.enter_context(running(subject)))
-        record = asyncio.run(_compare(urls, named, asking, comparing, tokens, status))
+        record = asyncio.run(_compare(urls, subjects, asking, comparing, tokens, status))
     status.clear()
     return record
 
 
+async def _reach(urls: Sequence[str]) -> None:
+    """That servers which run already do, before one is started here beside them."""
+    for url in urls:
+        endpoint = Endpoint(url, api_key=api_key())
+        try:
+            await endpoint.get("/v1/models")
+        finally:
+            await endpoint.close()
+
+
 async def _compare(
     urls: list[str],
-    labels: list[str],
+    subjects: Sequence[Subject],
     asking: Asking,
     comparing: Comparing,
     tokens: Tokens | None,
     status: Status,
 ) -> CompareRecord:
-    a, b = (Contender(label, Endpoint(url, api_key=api_key())) for label, url in zip(labels, urls, strict=True))
+    a, b = (
+        Contender(subject.label, Endpoint(url, api_key=api_key()), subject.commit)
+        for subject, url in zip(subjects, urls, strict=True)
+    )
     try:
         return await compare(a, b, asking, comparing, tokens=tokens, client=machine, progress=status.show)
     finally:
@@ -112,22 +132,26 @@ def lines(record: CompareRecord) -> list[str]:
     """The page: the verdict, the ratio and the control, each contender's speed, what limits it all."""
     verdict = record.verdict
     page = textwrap.wrap(sentence(verdict), WIDTH)
-    page += ["", f"  A  {record.a.label}", f"  B  {record.b.label}", ""]
+    page += ["", *(f"  {name}  {_side(side)}" for name, side in (("A", record.a), ("B", record.b))), ""]
     page += [f"  {'':24}{'ratio':>8}   interval"]
     page += [_ratio("B ÷ A", verdict.ratio), _ratio("A again ÷ A (control)", verdict.control), ""]
     good = counted(record.blocks)
     for role in ROLES:
-        speeds = [run.tok_s for block in good for run in block.runs if run.role == role]
         lengths = [r.accept_length for block in good for r in block.runs if r.role == role and r.accept_length]
-        if speeds:
+        if (speed := record.tok_s(role)) is not None:
             accept = f", accept length {median(lengths):.2f}" if lengths else ""
-            page.append(f"  {role:3} {median(speeds):8.2f} tok/s{accept}")
+            page.append(f"  {role:3} {speed:8.2f} tok/s{accept}")
     count = f"{verdict.num_blocks} blocks of six runs count"
     page += ["", f"  {count}" + (f", {verdict.num_excluded} do not" if verdict.num_excluded else "")]
     page += [f"    block {block.index + 1}: {block.excluded}" for block in record.blocks if block.excluded][:5]
     for note in record.notes:
         page += textwrap.wrap(f"! {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")
     return [*page, f"  client: {one_line(record.client)}"]
+
+
+def _side(side: Side) -> str:
+    """As it was named, and the commit that was run."""
+    return side.label if side.commit is None else f"{side.label}   (commit {side.commit[:12]})"
 
 
 def sentence(verdict: Verdict) -> str:

@@ -149,6 +149,7 @@ def _of_server(args: argparse.Namespace) -> Diagnosis:
         args.setting or (),
         found=seen.findings,
         not_known=seen.not_known,
+        machine=machine(),
     )
 
 

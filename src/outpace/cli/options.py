@@ -14,11 +14,13 @@ import re
 import textwrap
 from collections.abc import Collection
 from itertools import pairwise
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import outpace
 from outpace import EngineConfig, SamplingParams
+from outpace.errors import ConfigError
 
 MODEL_HELP = "a directory, a .gguf file, a hub id such as org/name, or the alias smollm2"
 SHORT_NAMES = {"tensor_parallel": ("--tp",)}
@@ -40,6 +42,16 @@ def new_parser(subparsers: Any, name: str, summary: str, description: str) -> ar
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on stdout and nothing else")
+
+
+def check_writable(path: Path | None) -> None:
+    """Before minutes are spent on what is to be written there; None is nowhere.
+
+    Raises:
+        ConfigError: no file can be there.
+    """
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise ConfigError(f"cannot write {path}: name a file in a directory that exists")
 
 
 def add_model_flags(parser: argparse.ArgumentParser, *, model: str | None = None, skip: Collection[str] = ()) -> None:
@@ -84,6 +96,20 @@ def load_llm(args: argparse.Namespace, **changes: Any) -> outpace.LLM:
         aux_boundaries=args.aux_boundaries,
         **{**given(args, EngineConfig), **changes},
     )
+
+
+def refuse_ranks(args: argparse.Namespace, command: str) -> None:
+    """For commands that make several engines over one model, which a model cut over ranks does not allow.
+
+    Raises:
+        ConfigError: several ranks were asked for.
+    """
+    ranks = given(args, EngineConfig).get("tensor_parallel", 1)
+    if ranks > 1:
+        raise ConfigError(
+            f"tensor_parallel is {ranks}, and outpace {command} looks into engines of one rank only: leave it out, or "
+            f"measure the whole with outpace bench '{args.model} --tensor-parallel {ranks}'"
+        )
 
 
 def sampling(args: argparse.Namespace) -> SamplingParams:

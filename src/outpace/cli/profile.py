@@ -13,12 +13,12 @@ from outpace.cli.status import Status
 from outpace.engine.devices import resolve_device, resolve_dtype
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
-from outpace.lab.bench.record import to_json
 from outpace.lab.demo import PROMPTS
 from outpace.lab.profile import run as profiling
 from outpace.lab.profile.contenders import write_trace
 from outpace.lab.profile.run import ENGINE, ProfileSettings
 from outpace.lab.shapes import SHAPES, random_llm
+from outpace.lab.written import to_json
 
 DEFAULT_MODEL = "smollm2"
 NUM_PROMPTS = 2
@@ -44,7 +44,7 @@ With --shape the weights are random and acceptance is simulated: times are those
 def add_parser(subparsers: Any) -> None:
     """Adds the command's options."""
     parser = options.new_parser(subparsers, "profile", SUMMARY, DESCRIPTION)
-    options.add_model_flags(parser, model=DEFAULT_MODEL, skip=(*ENGINE, "tensor_parallel", "nccl"))
+    options.add_model_flags(parser, model=DEFAULT_MODEL, skip=(*ENGINE, "nccl"))
     group = parser.add_argument_group("what is measured")
     options.add_fields(group, ProfileSettings)
     group.add_argument(
@@ -62,8 +62,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measures and prints."""
     settings = ProfileSettings(**options.given(args, ProfileSettings))
-    if args.trace is not None:
-        _check_writable(args.trace)
+    options.check_writable(args.trace)
+    options.refuse_ranks(args, "profile")
     llm, prompts = _of_shape(args, settings) if args.shape is not None else _of_model(args)
     status = Status(sys.stderr)
     with llm:
@@ -113,9 +113,3 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """Of the engine: what was given, what a profile insists on, and room for more than one engine."""
     given = options.given(args, EngineConfig)
     return {"memory_fraction": MEMORY_FRACTION, **given, **ENGINE}
-
-
-def _check_writable(path: Path) -> None:
-    """Before minutes are spent."""
-    if not path.parent.is_dir() or path.is_dir():
-        raise ConfigError(f"cannot write {path}: name a file in a directory that exists")

@@ -67,7 +67,7 @@ def _below(record: ProfileRecord) -> list[str]:
         f"watching cost {cost(way.slowdown)}{' of the eager run' if place else ''}"
         for place, way in enumerate(record.ways)
     ]
-    found.append(f"parts are seen by {record.seen_by}; 'in no part' is the phase, unwatched, less its parts, watched")
+    found.append(f"parts are seen by {record.seen_by}; each is its share of the watched phase, of the phase unwatched")
     if record.why_no_limits is None:
         copy, matrix = record.rates["copy_gb_s"], record.rates["matrix_tflops"]
         found.append(f"limits: bytes at {copy:,.1f} GB/s, or products at {matrix:,.2f} Tflop/s (bf16) where longer")

@@ -57,12 +57,12 @@ class Runner:
             device=pair.target.embed.weight.device,
             chances=config.simulate_acceptance,
         )
-        on_gpu = self.state.device.type == "cuda"
-        self.num_ahead = 1 if on_gpu else 0
+        framed = self.state.device.type == "cuda" and not config.eager
+        self.num_ahead = 1 if framed else 0
         """Forwards that stay in flight while the next is planned: on a CPU there is nothing to hide behind."""
         self.buckets = tuple(b for b in BUCKETS if b < config.max_rows) + (config.max_rows,)
         """Numbers of rows that framed cycles are padded to, ascending."""
-        self.frames = Frames(pair, self.state, config.page_size) if on_gpu else None
+        self.frames = Frames(pair, self.state, config.page_size) if framed else None
         """None runs cycles as they come, over no more pages than they reach: what pays on a CPU."""
         self._last: torch.cuda.Event | None = None
         self._timed = False
@@ -102,6 +102,15 @@ class Runner:
             yield
         finally:
             apart.on = False
+
+    @contextmanager
+    def without_graphs(self) -> Iterator[None]:
+        """Cycles that are enqueued inside run operation by operation; nothing may be in flight at either end."""
+        frames, self.frames = self.frames, None
+        try:
+            yield
+        finally:
+            self.frames = frames
 
     @property
     def target(self) -> Target:
@@ -255,4 +264,7 @@ class Runner:
 
     def describe(self) -> dict[str, Any]:
         """What of the cycles is a graph, as plain data for JSON."""
-        return {"why_none": "cycles run as they come on a CPU"} if self.frames is None else self.frames.describe()
+        if self.frames is not None:
+            return self.frames.describe()
+        on_cpu = self.state.device.type != "cuda"
+        return {"why_none": "cycles run as they come on a CPU" if on_cpu else "eager was asked for"}

@@ -7,9 +7,10 @@ others are asked for again.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from outpace.fingerprint.programs import ask_all, asked
+from outpace.fingerprint.programs import WAIT_S, ask_all, asked
 
 PROGRAM = "nvidia-smi"
 
@@ -66,11 +67,16 @@ _REFUSED = re.compile(r'Field "([^"]+)" is not a valid field')
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def gpus() -> list[dict[str, Any]]:
-    """One entry a GPU, by nvidia-smi's names and in its units; empty where there is none, or no nvidia-smi."""
-    wanted = {field: field for field in FIELDS}
+def gpus(fields: Sequence[str] = FIELDS, *, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
+    """One entry a GPU, by nvidia-smi's names and in its units; empty where there is none, or no nvidia-smi.
+
+    Args:
+        fields: of `FIELDS`; `REASONS` comes as "throttle_reasons", a list of names.
+        wait_s: for each answer of nvidia-smi.
+    """
+    wanted = {field: field for field in fields}
     for _ in range(MOST_REFUSALS):
-        done = asked(PROGRAM, f"--query-gpu={','.join(wanted.values())}", "--format=csv,noheader")
+        done = asked(PROGRAM, f"--query-gpu={','.join(wanted.values())}", "--format=csv,noheader", wait_s=wait_s)
         if done is None:
             return []
         code, printed = done

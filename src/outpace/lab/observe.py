@@ -42,9 +42,12 @@ class Observed:
 
 
 def observed(llm: LLM, on_call: OnCall) -> LLM:
-    """An engine like `llm`, with pages of its own, that reports every forward. No graphs: a replay calls nobody."""
+    """An engine like `llm`, with pages of its own, that reports every forward of its requests, one at a time.
+
+    It is eager, since a graph's replay calls nobody, and drafts `config.k` in every cycle, so that no forward is
+    measured before the first request.
+    """
     model: Any = Observed(llm.target.model, "verify", on_call, heads=True)
     drafter: Any = None if llm.drafter is None else Observed(llm.drafter, "draft", on_call)
-    watched = LLM.from_parts(replace(llm.target, model=model), drafter, llm.config)
-    watched.engine.runner.frames = None
-    return watched
+    config = replace(llm.config, eager=True, control="fixed")
+    return LLM.from_parts(replace(llm.target, model=model), drafter, config)

@@ -107,6 +107,21 @@ class _Log:
         self._thread.join(END_S)
 
 
+def full_commit(commit: str) -> str:
+    """The full id of a commit of this repository.
+
+    Raises:
+        ConfigError: this package does not run from a repository, or has no such commit.
+    """
+    error = f"there is no commit {commit!r}"
+    return _git(_root(), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", error=error)
+
+
+def _root() -> Path:
+    here = Path(outpace.__file__).parent
+    return Path(_git(here, "rev-parse", "--show-toplevel", error="outpace does not run from a git checkout here"))
+
+
 @contextmanager
 def checkout(commit: str) -> Iterator[tuple[Path, str]]:
     """A directory with the source of a commit of this repository, and the commit's full id; gone after the block.
@@ -114,18 +129,14 @@ def checkout(commit: str) -> Iterator[tuple[Path, str]]:
     Raises:
         ConfigError: this package does not run from a repository, or has no such commit.
     """
-    here = Path(outpace.__file__).parent
-    root = _git(here, "rev-parse", "--show-toplevel", error="outpace does not run from a git checkout here")
-    full = _git(
-        Path(root), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", error=f"there is no commit {commit!r}"
-    )
+    root, full = _root(), full_commit(commit)
     with tempfile.TemporaryDirectory(prefix="outpace-") as folder:
         place = Path(folder, "source")
-        _git(Path(root), "worktree", "add", "--detach", str(place), full, error=f"cannot check out {commit!r}")
+        _git(root, "worktree", "add", "--detach", str(place), full, error=f"cannot check out {commit!r}")
         try:
             yield place, full
         finally:
-            _git(Path(root), "worktree", "remove", "--force", str(place), error=f"cannot remove {place}")
+            _git(root, "worktree", "remove", "--force", str(place), error=f"cannot remove {place}")
 
 
 def _git(where: Path, *words: str, error: str) -> str:

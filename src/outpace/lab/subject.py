@@ -11,10 +11,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outpace.errors import ConfigError
-from outpace.lab.own_server import checkout, own_server
+from outpace.lab.own_server import checkout, full_commit, own_server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,15 @@ def subject_of(named: str) -> Subject:
     if not words or not words[0] or words[0].startswith("-") or commit == "":
         raise ConfigError(f"{named!r} names no model; write a URL, a model, or '@COMMIT MODEL --options'")
     return Subject(label=named, model=words[0], flags=tuple(words[1:]), commit=commit)
+
+
+def pinned(subject: Subject) -> Subject:
+    """With its commit's full id: what a branch's name means changes.
+
+    Raises:
+        ConfigError: there is no such commit.
+    """
+    return subject if subject.commit is None else replace(subject, commit=full_commit(subject.commit))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from outpace.lab.bench.answer import Answer
 from outpace.lab.bench.asks import Ask
 from outpace.lab.bench.settings import Asking
 from outpace.lab.bench.stream import Stream
+from outpace.lab.bench.told import ASKING
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 PROBE_S = 10.0
@@ -122,14 +123,17 @@ class Endpoint:
             return stream.failed(clock(), "connection", str(error) or type(error).__name__)
         return stream.answer(clock())
 
-    async def settle(self, ask: Ask, asking: Asking, model: str) -> Answer:
+    async def settle(self, ask: Ask, asking: Asking, model: str, *, is_sglang: bool = False) -> Answer:
         """A first request, by which it is found how the server tells token counts; that is kept in `usage`.
+
+        Args:
+            is_sglang: it may tell of each answer's speculation when it is asked to.
 
         Raises:
             ConfigError: it refuses the request however it is made.
         """
         refused = ""
-        for usage in USAGES:
+        for usage in (*([USAGES[0] | ASKING] if is_sglang else []), *USAGES):
             self.usage = usage
             answer = await self.ask(ask, asking, model, 0)
             if answer.error is None or not answer.error.startswith(("HTTP 400", "HTTP 422")):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from statistics import fmean
 from typing import Literal
 
@@ -136,6 +137,8 @@ def generated(before: Metrics, after: Metrics) -> float | None:
 
 def _acceptance(source: Source, told: Sequence[Speculation]) -> Acceptance:
     cycles = sum(each.cycles for each in told)
+    known = all(each.accepted_at for each in told)
+    accepted_at = map(sum, zip_longest(*(each.accepted_at for each in told), fillvalue=0.0)) if known else ()
     drafted, accepted = (sum(getattr(each, name) or 0.0 for each in told) for name in ("drafted", "accepted"))
     return Acceptance(
         source=source,
@@ -144,5 +147,5 @@ def _acceptance(source: Source, told: Sequence[Speculation]) -> Acceptance:
         drafted=drafted,
         accepted=accepted,
         cycles=cycles,
-        by_position=tuple(each / cycles for each in told[0].accepted_at) if len(told) == 1 else (),
+        by_position=tuple(count / cycles for count in accepted_at),
     )

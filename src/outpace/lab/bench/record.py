@@ -5,8 +5,6 @@ Fields may be added under the same schema number; one that is renamed, removed o
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,11 +91,6 @@ def request_of(answer: Answer, began_s: float) -> Request:
     )
 
 
-def to_json(record: Any) -> str:
-    """On one line."""
-    return msgspec.json.encode(record, enc_hook=str).decode()
-
-
 def read_record(path: Path) -> BenchRecord:
     """A record that was kept.
 
@@ -112,12 +105,3 @@ def read_record(path: Path) -> BenchRecord:
         return msgspec.json.decode(text, type=BenchRecord)
     except (OSError, AttributeError, msgspec.DecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}; name a file that outpace bench --json wrote") from error
-
-
-def to_csv(rows: list[dict[str, Any]]) -> str:
-    """A header and a line a row."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()

@@ -11,6 +11,8 @@ from outpace.lab.doctor.finding import Finding, Kind
 NEGLIGIBLE_MS = 0.5
 NEGLIGIBLE_PART = 0.03
 """A residual below both is rounding."""
+NO_CYCLE = 0.9
+"""Plain steps: a whole cycle that takes less says that the step was measured elsewhere."""
 
 
 def findings(case: Case, m: Measures) -> Iterator[Finding]:
@@ -92,6 +94,12 @@ def _break_even(m: Measures) -> Finding | None:
         f"{balance.break_even:.2f} tokens {seen}; it brings {balance.accept_length:.2f}, {above} it."
     )
     numbers = {"break_even_accept_length": balance.break_even, "accept_length": balance.accept_length}
+    unlikely = balance.break_even < NO_CYCLE
+    if unlikely:
+        text += (
+            " But a cycle does a plain step's work and more, so the two speeds are hardly of one machine, batch and "
+            "context."
+        )
     if m.phases_ms is not None and m.cycle_ms is not None:
         numbers["by_phases"] = m.phases_ms / m.step_ms
         text += f" If a cycle took no more than its phases it would be {numbers['by_phases']:.2f}."
@@ -102,7 +110,7 @@ def _break_even(m: Measures) -> Finding | None:
         question="break-even accept length",
         answer=f"{balance.break_even:.2f}",
         text=text,
-        confidence="high" if m.speed and m.speed.kind == "client" else "medium",
+        confidence="low" if unlikely else "high" if m.speed and m.speed.kind == "client" else "medium",
         evidence=cites(m.speed, m.plain),
         numbers=numbers,
     )

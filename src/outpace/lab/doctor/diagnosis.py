@@ -24,6 +24,8 @@ class Diagnosis:
     unknown: Sequence[Unknown]
     read: Mapping[str, Tally]
     """How much of each file was read."""
+    machine: Mapping[str, Any] | None = None
+    """Fingerprint of where it was measured; None where a log was read, which another machine may have written."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -33,6 +35,7 @@ class Diagnosis:
             "advice": [advice.as_dict() for advice in self.advice],
             "unknown": [asdict(unknown) for unknown in self.unknown],
             "read": {name: asdict(tally) for name, tally in self.read.items()},
+            "machine": self.machine,
         }
 
 
@@ -52,6 +55,7 @@ def diagnose(
     found: Sequence[Finding] = (),
     to_try: Sequence[Advice] = (),
     not_known: Sequence[Unknown] = (),
+    machine: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
     """Judges a case.
 
@@ -60,6 +64,7 @@ def diagnose(
         read: tallies of the files it comes from.
         asked_about: settings whose application is in question.
         found, to_try, not_known: what the source of the case knows beyond it.
+        machine: fingerprint of where something was measured for this.
     """
     m = measure(case)
     findings = [paying.paying(case, m)]
@@ -73,6 +78,7 @@ def diagnose(
         advice=advice,
         unknown=[*unknowns(case, m, findings), *not_known],
         read=read,
+        machine=machine,
     )
 
 
@@ -122,7 +128,7 @@ def _what(case: Case, m: Measures, advice: Sequence[Advice]) -> str:
     if sure:
         return f"For now {sure[0].action}: {sure[0].tok_s:.1f} tok/s, measured{_later(m)}."
     if hoped:
-        return f"Next {hoped[0].action}: it could reach {hoped[0].tok_s:.0f} tok/s."
+        return f"Next {hoped[0].action}: it could reach {hoped[0].tok_s:.1f} tok/s."
     if m.plain is None and case.subject.speculative:
         return "Measure plain decoding on the same prompts first; nothing should be changed before that."
     return "Nothing that was measured asks for a change."

@@ -112,7 +112,7 @@ def _seen(
         by_running={running: windows},
         plain=_plain(state, running, cite),
         per_position=told.by_position if told else (),
-        per_position_cite=Cite(f"{facts.url}/metrics"),
+        per_position_cite=Cite(facts.url),
     )
     found = (*_acceptance(facts, told), *_decision(state, cite), *_graphs(facts, cite))
     return Seen(run=run, findings=found, not_known=tuple(_not_known(facts, told)))
@@ -164,7 +164,7 @@ def _acceptance(facts: ServerFacts, told: Acceptance | None) -> Iterator[Finding
         answer=f"accept length {told.accept_length:.2f}",
         text=f"A cycle emits {told.accept_length:.2f} tokens, the bonus token included{rate} ({how[told.source]}).",
         confidence="low" if told.source == "gauge" else "high",
-        evidence=[Cite(f"{facts.url}/metrics")],
+        evidence=[Cite(facts.url if told.source == "requests" else f"{facts.url}/metrics")],
         numbers={"accept_length": told.accept_length, "acceptance_rate": told.acceptance_rate},
     )
 

@@ -10,12 +10,14 @@ from outpace import LLM, SamplingParams
 from outpace.checks import check_integers
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError
+from outpace.fingerprint import machine
 from outpace.lab.bench.asks import read_asks
 from outpace.lab.demo import PROMPTS
 from outpace.lab.doctor import wiring
 from outpace.lab.doctor.diagnosis import Diagnosis, diagnose
 from outpace.lab.doctor.finding import Unknown
-from outpace.lab.doctor.own_engine import ENGINE, case_of, middle, time_both
+from outpace.lab.doctor.own_engine import ENGINE, case_of, middle, phases_of, time_both, warm_up
+from outpace.lab.profile.clock import cycle_times
 from outpace.lab.wirings.score import Scorer, read_texts
 from outpace.lab.wirings.search import search
 from outpace.models.drafters.checkpoint import load_drafter
@@ -57,14 +59,16 @@ def examine(asked: Examined, progress: Callable[[str], None] = lambda text: None
         CheckpointError, RequestError: the model cannot be loaded or asked.
     """
     progress(f"loading {asked.model}")
-    llm = _load(asked)
+    llm, facts = _load(asked), machine()
     prompts = [llm.encode(messages) for messages in _messages(asked)]
     params = SamplingParams(max_tokens=asked.max_tokens)
     plain = LLM.from_parts(llm.target, None, llm.config)
     progress("timing plain decoding and speculation in turns")
-    without, with_drafts = time_both(plain, llm, prompts, params, asked.num_rounds)
+    warm_up((plain, llm), prompts[0], params)
+    with cycle_times(llm) as times:
+        without, with_drafts = time_both(plain, llm, prompts, params, asked.num_rounds)
     progress("taking the cycles apart")
-    case = case_of(llm, without, with_drafts, middle(prompts), params)
+    case = case_of(llm, without, with_drafts, phases_of(llm, times, middle(prompts), params))
     drafter = load_drafter(
         str(llm.drafter_name),
         llm.target.model,
@@ -82,7 +86,8 @@ def examine(asked: Examined, progress: Callable[[str], None] = lambda text: None
         {},
         found=[finding],
         to_try=[replace(each, over_plain=each.tok_s / without.tok_s) for each in advice],
-        not_known=list(_not_known(llm)),
+        not_known=_not_known(),
+        machine=facts,
     )
 
 
@@ -107,13 +112,10 @@ def _messages(asked: Examined) -> list[list[dict[str, str]]]:
     return [list(ask.messages) for ask in read_asks(asked.workload, asked.num_prompts)]
 
 
-def _not_known(llm: LLM) -> Sequence[Unknown]:
-    known = [
+def _not_known() -> Sequence[Unknown]:
+    return [
         Unknown(
             "how it is with several requests at a time", "outpace bench MODEL --concurrency 8, with --k 0 and without"
         ),
         Unknown("whether the drafter is weak because it was trained on other text", "--workload with your own prompts"),
     ]
-    if llm.device.type == "cuda":
-        known.append(Unknown("what verify costs inside a graph", "outpace serve, and the doctor on its URL"))
-    return known

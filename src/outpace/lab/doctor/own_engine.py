@@ -5,16 +5,18 @@ Both share the target; prompts are answered in mirrored order, so that drift of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from outpace import LLM, Chunk, RequestStats, SamplingParams
+from outpace.errors import EngineError
 from outpace.lab.compare import mirrored
 from outpace.lab.doctor.case import Case
 from outpace.lab.doctor.evidence import Phases, Run, Value, Window
 from outpace.lab.doctor.finding import Cite
-from outpace.lab.phases import measure_phases
+from outpace.lab.profile.clock import CycleTimes
+from outpace.lab.profile.contenders import graphs
 from outpace.lab.timing import Timing, time_answer
 
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
@@ -38,14 +40,18 @@ class Timed:
         return sum(t.num_decoded for t in self.timings) / max(1e-9, sum(t.decode_s for t in self.timings))
 
 
+def warm_up(engines: Sequence[LLM], prompt: Sequence[int], params: SamplingParams) -> None:
+    """Has each engine answer once, untimed."""
+    for engine in engines:
+        _timed(engine, prompt, replace(params, max_tokens=min(WARM_UP, params.max_tokens)))
+
+
 def time_both(
     plain: LLM, speculative: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams, num_rounds: int
 ) -> tuple[Timed, Timed]:
-    """Answers of both, (plain, speculative); the first answer of each is not timed."""
+    """Answers of both, (plain, speculative), warm already."""
     engines = (plain, speculative)
     kept: tuple[list[tuple[Timing, RequestStats]], ...] = ([], [])
-    for engine in engines:
-        _timed(engine, prompts[0], replace(params, max_tokens=min(WARM_UP, params.max_tokens)))
     for ids in prompts:
         for index in mirrored(len(engines), num_rounds):
             kept[index].append(_timed(engines[index], ids, params))
@@ -62,12 +68,29 @@ def time_one(llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams)
     return Timed(timings=tuple(t for t, _ in found), stats=RequestStats.total(stats for _, stats in found))
 
 
-def case_of(llm: LLM, plain: Timed, speculative: Timed, prompt: Sequence[int], params: SamplingParams) -> Case:
-    """What was measured as a case; `prompt` is answered once more to take its cycles apart."""
+def phases_of(llm: LLM, times: CycleTimes, prompt: Sequence[int], params: SamplingParams) -> dict[str, float]:
+    """Mean seconds of each phase: on a CPU of the very cycles that were timed, on a GPU of graphs that carry events.
+
+    Args:
+        llm: whose cycles they are.
+        times: what was kept of the cycles that were timed.
+        prompt: answered once more on a GPU.
+        params: of that answer.
+
+    Raises:
+        EngineError: no answer held a whole cycle.
+    """
+    if llm.device.type == "cuda":
+        return graphs(llm)([(prompt, params)]).phases
+    if not any(phases for _, phases in times.found):
+        raise EngineError("the answers were too short to time a cycle; ask for more tokens or use other prompts")
+    return times.since(0.0)[0]
+
+
+def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, float]) -> Case:
+    """What was measured, with the seconds of each phase, as a case."""
     name = llm.target.source.name
-    phases = measure_phases(llm, prompt, params)
     cycles = max(1, speculative.stats.cycles)
-    parts = {"draft": phases.draft_s, "verify": phases.verify_s, "rest": phases.rest_s}
     asked = {"k": llm.config.k, "num_speculative_tokens": llm.config.k}
     positions = [accepted / cycles for accepted in speculative.stats.accepted_at]
     return Case(
@@ -78,7 +101,7 @@ def case_of(llm: LLM, plain: Timed, speculative: Timed, prompt: Sequence[int], p
             asked={key: Value(value, Cite(name)) for key, value in asked.items()},
             running=1,
             windows=_windows(f"{name} with its drafter", speculative, speculative=True),
-            phases=[Phases(Cite(name), cycles, {part: 1e3 * cycles * s for part, s in parts.items()})],
+            phases=[Phases(Cite(name), cycles, {part: 1e3 * cycles * s for part, s in phases.items()})],
             per_position=positions,
             per_position_cite=Cite(name),
         ),

@@ -12,8 +12,8 @@ from outpace.lab.experiments import applied
 from outpace.lab.experiments.record import Experiment, Outcome, State
 from outpace.lab.experiments.store import now
 from outpace.lab.paired.blocks import counted
-from outpace.lab.paired.record import CompareRecord
-from outpace.lab.subject import subject_of
+from outpace.lab.paired.record import CompareRecord, Side
+from outpace.lab.subject import Subject, subject_of
 
 
 def outcome(
@@ -31,7 +31,12 @@ def outcome(
         ConfigError: a log cannot be read.
     """
     a, b = record.a.server.settings, record.b.server.settings
-    asked = applied.asked(subject_of(experiment.a), subject_of(experiment.b), experiment.settings)
+    subjects = subject_of(experiment.a), subject_of(experiment.b)
+    asked = applied.asked(*subjects, experiment.settings)
+    if "commit" in asked or record.a.commit != record.b.commit:
+        # What is asked of a side started here is what it runs; of another nobody knows.
+        commits = _commit(subjects[0], record.a, record), _commit(subjects[1], record.b, record)
+        asked["commit"], a, b = commits, {**a, "commit": commits[0]}, {**b, "commit": commits[1]}
     found = [applied.judge(name, of_a, of_b, a, b) for name, (of_a, of_b) in asked.items()]
     if log_b is not None:
         runs_a = [] if log_a is None else runs_of(log_a)[0]
@@ -53,6 +58,13 @@ def outcome(
     )
 
 
+def _commit(subject: Subject, side: Side, record: CompareRecord) -> str:
+    """That a side was started with, as a fingerprint shows it; "" of a server that ran already."""
+    if side.commit is not None:
+        return side.commit[:12]
+    return str(record.client.get("commit") or "") if subject.url is None else ""
+
+
 def conclusion(state: State, said: str) -> str:
     """What the measurement says of the hypothesis."""
     if state == "applied":
@@ -63,12 +75,11 @@ def conclusion(state: State, said: str) -> str:
 
 
 def _observed(record: CompareRecord) -> list[str]:
-    good = counted(record.blocks)
     lines = []
-    speeds = {role: [run.tok_s for block in good for run in block.runs if run.role == role] for role in ("A", "B")}
+    of_a, of_b = record.tok_s("A"), record.tok_s("B")
     lengths = {role: _lengths(record, role) for role in ("A", "B")}
-    if all(speeds.values()):
-        lines.append(f"median tok/s: A {median(speeds['A']):.2f}, B {median(speeds['B']):.2f}")
+    if of_a is not None and of_b is not None:
+        lines.append(f"tok/s, geometric mean: A {of_a:.2f}, B {of_b:.2f}")
     if any(lengths.values()):
         told = ", ".join(
             f"{role} {median(found):.2f}" if found else f"{role} unknown" for role, found in lengths.items()

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from outpace.errors import ConfigError
-from outpace.lab.bench.record import to_json
 from outpace.lab.experiments import page
 from outpace.lab.experiments.record import SCHEMA, Experiment, Outcome
 from outpace.lab.paired.record import CompareRecord
+from outpace.lab.written import to_json
 
 FILE, PAGE, RECORD, INDEX = "experiment.json", "experiment.md", "compare.json", "index.md"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")

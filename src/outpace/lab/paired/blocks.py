@@ -53,6 +53,10 @@ class Block:
         """Logarithm of a role's speed over A's, each the geometric mean of its runs."""
         return self._mean_log(role) - self._mean_log("A")
 
+    def digests(self, roles: Sequence[Role]) -> set[str]:
+        """Of what these roles answered."""
+        return {run.digest for run in self.runs if run.role in roles}
+
     def _mean_log(self, role: Role) -> float:
         return fmean(math.log(run.tok_s) for run in self.runs if run.role == role)
 

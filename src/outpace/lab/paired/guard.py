@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from outpace.fingerprint.nvidia import PROGRAM, THROTTLES
-from outpace.fingerprint.programs import ask
+from outpace.fingerprint import nvidia
 
-UNWANTED = (0x08, 0x20, 0x40, 0x80)
-"""Bits of `THROTTLES` that no workload should meet; a power cap (0x04) is ordinary."""
+UNWANTED = {"hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"}
+"""Of `nvidia.THROTTLES`, what no workload should meet; a power cap is ordinary."""
 WAIT_S = 20.0
 """For nvidia-smi."""
-GPU_FIELDS = ("clocks.sm", "clocks_throttle_reasons.active", "temperature.gpu", "power.draw")
+GPU_FIELDS = ("clocks.sm", nvidia.REASONS, "temperature.gpu", "power.draw")
 CPU_COUNTS = "cpu*/thermal_throttle/core_throttle_count"
 WORK = 20_000
 """Additions of the yardstick: a millisecond or so."""
@@ -30,7 +29,8 @@ class Gpu:
     """At a moment; None is what nvidia-smi does not say."""
 
     clock_mhz: float | None
-    throttles: int
+    throttle_reasons: tuple[str, ...] | None
+    """By their names in `nvidia.THROTTLES`."""
     temperature_c: float | None
     power_w: float | None
 
@@ -59,41 +59,31 @@ def throttled(states: Sequence[State]) -> str | None:
     """What was throttled meanwhile; None if nothing."""
     for state in states:
         for number, gpu in enumerate(state.gpus):
-            for bit in UNWANTED:
-                if gpu.throttles & bit:
-                    return f"GPU {number} was throttled: {THROTTLES[bit]}"
+            for reason in gpu.throttle_reasons or ():
+                if reason in UNWANTED:
+                    return f"GPU {number} was throttled: {reason}"
     counts = [state.cpu_throttled for state in states]
     return "the processor was throttled by heat" if counts and counts[-1] > counts[0] else None
 
 
-def read_gpus(listed: str) -> tuple[Gpu, ...]:
-    """From nvidia-smi's lines."""
-    found = []
-    for line in listed.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == len(GPU_FIELDS):
-            bits = cells[1]
-            found.append(
-                Gpu(
-                    clock_mhz=_number(cells[0]),
-                    throttles=int(bits, 16) if bits.startswith("0x") else 0,
-                    temperature_c=_number(cells[2]),
-                    power_w=_number(cells[3]),
-                )
-            )
-    return tuple(found)
+def _gpus() -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(
+            clock_mhz=_number(gpu.get("clocks.sm")),
+            throttle_reasons=tuple(gpu["throttle_reasons"]) if "throttle_reasons" in gpu else None,
+            temperature_c=_number(gpu.get("temperature.gpu")),
+            power_w=_number(gpu.get("power.draw")),
+        )
+        for gpu in nvidia.gpus(GPU_FIELDS, wait_s=WAIT_S)
+    )
 
 
-def _number(text: str) -> float | None:
+def _number(text: str | None) -> float | None:
+    """Before its unit."""
     try:
-        return float(text.split()[0])
+        return float((text or "").split()[0])
     except (ValueError, IndexError):
         return None
-
-
-def _gpus() -> tuple[Gpu, ...]:
-    listed = ask(PROGRAM, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader", wait_s=WAIT_S)
-    return read_gpus(listed or "")
 
 
 def _cpu_throttled(root: Path) -> int:

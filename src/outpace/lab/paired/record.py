@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 from outpace.lab.bench.server_facts import ServerFacts
 from outpace.lab.bench.settings import Asking
-from outpace.lab.paired.blocks import Block
+from outpace.lab.paired.blocks import Block, Role, counted
 from outpace.lab.paired.verdict import Verdict
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class Side:
 
     label: str
     server: ServerFacts
+    commit: str | None = None
+    """Full id, where it was started here with the code of a commit that was named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,11 @@ class CompareRecord:
     notes: tuple[str, ...]
     client: dict[str, Any]
     """Fingerprint of the machine that asked."""
+
+    def tok_s(self, role: Role) -> float | None:
+        """Of a role, over the blocks that count: the geometric mean, as the ratio is of logarithms."""
+        speeds = [run.tok_s for block in counted(self.blocks) for run in block.runs if run.role == role]
+        return geometric_mean(speeds) if speeds else None
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each run."""

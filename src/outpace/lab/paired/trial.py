@@ -52,6 +52,7 @@ class Contender:
 
     label: str
     endpoint: Endpoint
+    commit: str | None = None
 
 
 async def compare(
@@ -109,15 +110,15 @@ async def compare(
     return CompareRecord(
         schema=SCHEMA,
         started_at=started_at,
-        a=Side(label=a.label, server=ready[a].facts),
-        b=Side(label=b.label, server=ready[b].facts),
+        a=Side(label=a.label, server=ready[a].facts, commit=a.commit),
+        b=Side(label=b.label, server=ready[b].facts, commit=b.commit),
         asking=asking,
         num_blocks=comparing.num_blocks,
         concurrency=comparing.concurrency,
         measure=comparing.measure,
         verdict=judge(blocks, comparing.margin, doubts),
         blocks=tuple(blocks),
-        notes=tuple(_notes(a, b, asking, blocks)),
+        notes=tuple(_notes(a, b, blocks)),
         client=machine,
     )
 
@@ -154,15 +155,14 @@ def _first_reason(blocks: Sequence[Block]) -> str:
     return next(block.excluded for block in blocks if block.excluded is not None)
 
 
-def _notes(a: Contender, b: Contender, asking: Asking, blocks: Sequence[Block]) -> list[str]:
+def _notes(a: Contender, b: Contender, blocks: Sequence[Block]) -> list[str]:
     notes = []
     for contender in dict.fromkeys((a, b)):
         if not contender.endpoint.is_local:
             notes.append(f"clocks and throttling of {contender.endpoint.url} cannot be seen from here")
-    if asking.temperature == 0.0:
-        differ = sum(len({run.digest for run in block.runs if run.role != "A'"}) > 1 for block in counted(blocks))
-        if differ:
-            notes.append(f"in {differ} blocks B's answers are not A's, word for word: speeds on different texts")
+    if any(gpu.throttle_reasons is None for block in blocks for run in block.runs for gpu in run.state.gpus):
+        notes.append("nvidia-smi does not tell of every GPU whether it is throttled: nothing guards against that")
+    notes += _texts(counted(blocks))
     clocks = {role: _clocks(blocks, role) for role in ("A", "B")}
     if all(clocks.values()):
         told = ", ".join(f"{role} {median(mhz):.0f} MHz" for role, mhz in clocks.items())
@@ -171,6 +171,26 @@ def _notes(a: Contender, b: Contender, asking: Asking, blocks: Sequence[Block]) 
     third = len(work) // 3
     if third and abs(slower := median(work[-third:]) / median(work[:third]) - 1.0) > DRIFTED:
         notes.append(f"this machine took {slower:+.0%} for a fixed piece of work at the end, against the start")
+    return notes
+
+
+def _texts(blocks: Sequence[Block]) -> list[str]:
+    """Where answers differ, whose doing it is: a side that answers itself otherwise says nothing about the other."""
+    notes, steady = [], blocks
+    of_side: dict[str, tuple[Role, ...]] = {"A": ("A", "A'"), "B": ("B",)}
+    for side, roles in of_side.items():
+        varied = [block for block in blocks if len(block.digests(roles)) > 1]
+        steady = [block for block in steady if block not in varied]
+        if varied:
+            notes.append(
+                f"in {len(varied)} of {len(blocks)} blocks {side} answers the same prompts otherwise from run to run: "
+                "speeds on different texts, which the interval holds as noise"
+            )
+    differ = sum(block.digests(of_side["A"]) != block.digests(of_side["B"]) for block in steady)
+    if differ:
+        notes.append(
+            f"in {differ} of {len(blocks)} blocks B's answers are not A's, word for word: speeds on different texts"
+        )
     return notes
 
 

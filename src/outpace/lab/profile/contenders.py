@@ -17,6 +17,7 @@ from outpace.engine import calibrate
 from outpace.lab.idle import rows_of
 from outpace.lab.profile.clock import Window, cycle_times, decode
 from outpace.lab.profile.parts import COPIES, GAPS
+from outpace.lab.profile.record import PHASES
 from outpace.lab.profile.spans import SEPARATOR, watched
 from outpace.lab.profile.trace import BETWEEN, Key, take_apart
 from outpace.lab.profile.wall import Ran, to_the_innermost
@@ -97,11 +98,14 @@ def spanned(llm: LLM) -> Contender:
 
     def measure(asks: Sequence[Ask]) -> Seen:
         windows: list[Window] = []
+        means: list[dict[str, float]] = []
         time: dict[Key, float] = defaultdict(float)
         count: dict[Key, float] = defaultdict(float)
         for ask in asks:
             rows.clear()
-            windows.append(decode(spied, *ask, nullcontext()))
+            with cycle_times(spied) as times:
+                windows.append(decode(spied, *ask, nullcontext()))
+            means.append(times.since(windows[-1].began)[0])
             inside = [Ran(*span) for span in rows if span[1] >= windows[-1].began]
             for name, seconds in to_the_innermost(inside).items():
                 phase, _, part = name.partition(SEPARATOR)
@@ -110,6 +114,7 @@ def spanned(llm: LLM) -> Contender:
         cycles = sum(each.cycles for each in windows)
         return Seen(
             windows=tuple(windows),
+            phases={name: _mean(windows, [each[name] for each in means]) for name in means[0]},
             time={key: value / cycles for key, value in time.items()},
             count={key: value / cycles for key, value in count.items()},
         )
@@ -133,6 +138,7 @@ def traced(llm: LLM, *, eager: bool) -> Contender:
         names = dict.fromkeys(name for each in found for name in each.unknown)
         return Seen(
             windows=tuple(windows),
+            phases={phase: sum(s for (each, _), s in time.items() if each == phase) for phase in PHASES},
             gaps=time.get((BETWEEN, GAPS), 0.0) + time.get((BETWEEN, COPIES), 0.0),
             time=time,
             count={key: fmean(each.count.get(key, 0.0) for each in found) for key in keys},
@@ -155,14 +161,10 @@ def write_trace(llm: LLM, ask: Ask, path: Path) -> None:
 @contextmanager
 def eagerly(llm: LLM) -> Iterator[None]:
     """No graphs inside."""
-    runner = llm.engine.runner
     _drain(llm)
-    frames, runner.frames = runner.frames, None
-    try:
+    with llm.engine.runner.without_graphs():
         yield
         _drain(llm)
-    finally:
-        runner.frames = frames
 
 
 def _drain(llm: LLM) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-SCHEMA = 1
+SCHEMA = 2
 PHASES = ("draft", "verify", "accept")
 
 How = Literal["graph", "eager"]
@@ -19,12 +19,12 @@ How = Literal["graph", "eager"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Of one phase of a cycle, as the profiled run shows it."""
+    """Of one phase of a cycle: its share there in the watched run, of what the phase takes unwatched."""
 
     phase: str
     name: str
     ms: float
-    """Wall-clock time a cycle."""
+    """Wall-clock time a cycle. Between cycles, of the watched run."""
     count: float
     """Kernels, or calls, a cycle."""
 
@@ -83,7 +83,7 @@ class Way:
         return next((part.ms for part in self.parts if (part.phase, part.name) == (phase, name)), None)
 
     def in_no_part_ms(self, phase: str) -> float | None:
-        """What a phase takes beyond its parts, which are another run's; None where it was not taken apart."""
+        """What a phase takes beyond its parts; None where it was not taken apart."""
         inside = [part.ms for part in self.parts if part.phase == phase]
         return self.phases_ms[phase] - sum(inside) if inside else None
 

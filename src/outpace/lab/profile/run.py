@@ -19,10 +19,10 @@ from outpace.lab.profile.parts import OTHER, PARTS
 from outpace.lab.profile.record import PHASES, SCHEMA, How, Paired, Part, ProfileRecord, Speed, Way, launch_ms, way_of
 from outpace.lab.profile.trace import BETWEEN
 from outpace.lab.rates import Rates, measure_rates
-from outpace.lab.rounds import interleave, paired_ratio
+from outpace.lab.rounds import MIN_ROUNDS, interleave, paired_ratio
 
-ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
-"""One request at a time, computed in full each time, k drafts in every cycle."""
+ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed", "eager": False}
+"""One request at a time, computed in full each time, k drafts in every cycle, as graphs where there are any."""
 PLAIN, SERVED, SERVED_SEEN, EAGER, EAGER_SEEN = "plain", "serving", "serving, watched", "eager", "eager, watched"
 SEEN_BY_SPANS = "calls of layers, noted on the host; an instant is the innermost call's, and cost is CPU time"
 SEEN_BY_TRACE = "a trace of the device; an instant is that kernel's which has been running longest"
@@ -32,10 +32,10 @@ SEEN_BY_TRACE = "a trace of the device; an instant is that kernel's which has be
 class ProfileSettings:
     """How much is measured."""
 
-    max_tokens: int = 64
+    max_tokens: int = 48
     """Tokens of each answer."""
-    num_rounds: int = 4
-    """Passes over everything that is compared; below 4 there are no intervals."""
+    num_rounds: int = 6
+    """Passes over everything that is compared; fewer than 6 give no intervals."""
 
     def __post_init__(self) -> None:
         for name, low, high in (("max_tokens", 16, 1 << 16), ("num_rounds", 1, 1000)):
@@ -149,7 +149,10 @@ def _why_one_way(llm: LLM) -> str:
 
 
 def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen], *, on_cpu: bool) -> Way:
-    """One way, and what watching cost it: on a CPU in time of the process, which other processes do not lengthen."""
+    """One way, and what watching cost it: on a CPU in time of the process, which other processes do not lengthen.
+
+    A part is its share of the watched run's phase, of the time that the phase takes unwatched.
+    """
 
     def cost(run: Sequence[Seen]) -> list[float]:
         return [each.cpu_s if on_cpu else each.cycle_s for each in run]
@@ -157,8 +160,15 @@ def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen], *, on_cpu: boo
     phases = _means([each.phases for each in seen])
     gaps = [each.gaps for each in (seen if seen[0].gaps is not None else watched)]
     time, count = _means([each.time for each in watched]), _means([each.count for each in watched])
+    taken = _means([each.phases for each in watched])
+    factor = {name: phases[name] / taken[name] if taken.get(name) else 1.0 for name in phases}
     parts = tuple(
-        Part(phase=phase, name=name, ms=1e3 * time[phase, name], count=count.get((phase, name), 0.0))
+        Part(
+            phase=phase,
+            name=name,
+            ms=1e3 * factor.get(phase, 1.0) * time[phase, name],
+            count=count.get((phase, name), 0.0),
+        )
         for phase in (*PHASES, BETWEEN)
         for name in PARTS
         if (phase, name) in time
@@ -249,10 +259,14 @@ def _notes(llm: LLM, served: Way) -> list[str]:
     notes = []
     if llm.config.simulate_acceptance:
         notes.append("the weights are random: acceptance is simulated, and only times mean anything")
+    for frame in llm.engine.runner.describe().get("eager", ()):
+        notes.append(f"cycles of k {frame['k']} could not be captured, and ran without a graph: {frame['why']}")
     if llm.target.config.mixture is not None:
         notes.append("the experts' limit supposes that tokens choose experts evenly")
     if served.slowdown.high is None:
-        notes.append(f"fewer than 4 rounds give no interval of what watching cost ({served.slowdown.median:+.1%})")
+        notes.append(
+            f"fewer than {MIN_ROUNDS} rounds give no interval of what watching cost ({served.slowdown.median:+.1%})"
+        )
     elif served.slowdown.low is not None and served.slowdown.low > 0.01:
         notes.append("watching cost more than 1%: parts are those of slower cycles than the phases beside them")
     if abs(served.unexplained_share) > 0.03:

@@ -14,6 +14,8 @@ FIRST = "ms a cycle"
 HOW = {"graph": "as graphs", "eager": "eagerly"}
 
 
+SHOWN_MS = 5e-4
+"""Less is 0.000."""
 SAME = 0.02
 """A difference this small is called none where there are too few rounds for an interval."""
 
@@ -114,7 +116,8 @@ def _parts(record: ProfileRecord, phase: str) -> Iterator[Row]:
             )
     if some:
         values = tuple(way.in_no_part_ms(phase) for way in record.ways)
-        yield Row(name="in no part", depth=2, values=values, cycle_ms=cycle_ms)
+        if any(abs(value or 0.0) >= SHOWN_MS for value in values):
+            yield Row(name="in no part", depth=2, values=values, cycle_ms=cycle_ms)
 
 
 def _ms(value: float | None) -> str:

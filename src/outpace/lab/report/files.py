@@ -99,6 +99,7 @@ class Doctor:
     findings: list[Found]
     advice: list[Advised]
     unknown: list[Unclear]
+    machine: dict[str, Any] | None = None
 
 
 Result = BenchRecord | CompareRecord | ProfileRecord | Breakeven | Doctor

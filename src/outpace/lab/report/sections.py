@@ -266,7 +266,11 @@ def fingerprint(source: Source) -> Markup | None:
         case BenchRecord() as record:
             kept = {"client": record.client, "server": record.server.settings, "server version": record.server.version}
         case CompareRecord() as record:
-            kept = {"client": record.client, "a": record.a.server.settings, "b": record.b.server.settings}
+            kept = {"client": record.client}
+            for name, side in (("A", record.a), ("B", record.b)):
+                kept |= {f"{name}, commit": side.commit, name: side.server.settings}
+        case Doctor(machine=dict() as facts):
+            kept = {"machine": facts}
         case _:
             return None
     return tag("details", tag("summary", source.name), *(_kept(name, value) for name, value in kept.items() if value))

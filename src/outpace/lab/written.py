@@ -1,0 +1,23 @@
+"""How results are written: typed values as JSON, rows as CSV. It needs neither torch nor a network's packages."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import msgspec
+
+
+def to_json(record: Any) -> str:
+    """On one line."""
+    return msgspec.json.encode(record, enc_hook=str).decode()
+
+
+def to_csv(rows: list[dict[str, Any]]) -> str:
+    """A header and a line a row."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
