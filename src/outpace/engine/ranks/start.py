@@ -27,11 +27,11 @@ from outpace.engine.ranks.crew import Crew
 from outpace.engine.ranks.follower import follow
 from outpace.engine.ranks.leader import Leader
 from outpace.engine.ranks.orders import Order
+from outpace.engine.resolve import Wanted
 from outpace.errors import ConfigError
 from outpace.models.parallel import MAX_GATHERED
 from outpace.models.registry import describe_target
 from outpace.models.shares import check_target
-from outpace.models.source import Source
 from outpace.speculation.pair import Pair
 
 
@@ -75,26 +75,17 @@ class Ranks:
         self._crew.close()
 
     @classmethod
-    def start(
-        cls,
-        config: EngineConfig,
-        source: Source,
-        drafter: str | None,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        aux_boundaries: tuple[int, ...] | None,
-    ) -> Ranks:
+    def start(cls, asked: Wanted) -> Ranks:
         """Starts the other ranks, which begin to load, and joins them.
 
         Raises:
             ConfigError: the model cannot be shared by so many ranks, or there are not enough GPUs.
             EngineError: a rank did not come up.
         """
-        size, here = config.tensor_parallel, launched()
-        check_target(describe_target(source).config, size)
-        asked = nccl.parse(config.nccl)
-        nccl.apply(asked)
+        size, here, device = asked.config.tensor_parallel, launched(), asked.device
+        check_target(describe_target(asked.source).config, size)
+        settings = nccl.parse(asked.config.nccl)
+        nccl.apply(settings)
         own = device_of(device, 0 if here is None else here.local_rank, size if here is None else here.local_rank + 1)
         num_threads = max(1, torch.get_num_threads() // size) if device.type == "cpu" and here is None else None
         store: Store
@@ -113,12 +104,12 @@ class Ranks:
                     size=size,
                     port=port,
                     num_threads=num_threads,
-                    model=str(source.path),
-                    drafter=drafter,
-                    dtype=str(dtype).removeprefix("torch."),
+                    model=str(asked.source.path),
+                    drafter=asked.drafter,
+                    dtype=str(asked.dtype).removeprefix("torch."),
                     device=device.type,
-                    aux_boundaries=aux_boundaries,
-                    weights=config.weights,
+                    aux_boundaries=asked.aux_boundaries,
+                    weights=asked.config.weights,
                 )
                 for rank in range(1, size)
             ]
@@ -126,7 +117,7 @@ class Ranks:
         group = crew.watched(lambda: join(store, 0, size, own))
         if own.type == "cuda":
             torch.cuda.set_device(own)  # of this thread; the other one was for waiting
-        return cls(group, own, crew, asked)
+        return cls(group, own, crew, settings)
 
     def free_bytes(self) -> int:
         """Memory that is free on every rank once all have loaded.

@@ -16,7 +16,7 @@ from torch import Tensor
 from outpace import LLM
 from outpace.lab.profile.parts import ATTENTION, EXPERTS, FUSION, HEAD, LINEAR, NORMS, SMALL
 from outpace.models.drafter import Drafter
-from outpace.models.layers import Linear
+from outpace.models.linear import Linear
 from outpace.models.mixture import Mixture
 from outpace.models.target import Layer, Target
 
