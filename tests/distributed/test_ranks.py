@@ -17,7 +17,7 @@ import torch
 
 from engine.test_lossless import answers, prompts
 from models.checkpoints import make_checkpoint
-from outpace import LLM, ConfigError, EngineError, SamplingParams
+from outpace import LLM, ConfigError, EngineError, RequestError, SamplingParams
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
@@ -131,6 +131,41 @@ def test_ranks_that_choose_different_tokens_are_found_out(tmp_path: Path) -> Non
         llm.engine.runner.state.seed_R.fill_(2)
         with pytest.raises(EngineError, match="it chose other tokens than rank 0 within its first 64 forwards"):
             list(stream)
+
+
+NO_MEMORY = """
+import torch
+from outpace.speculation.state import State
+
+provide, calls = State.provide, []
+
+
+def full_at_first(self, vocab_size):
+    calls.append(vocab_size)
+    if len(calls) == 1:
+        raise torch.OutOfMemoryError
+    provide(self, vocab_size)
+
+
+State.provide = full_at_first
+"""
+
+
+def test_a_rank_without_memory_refuses_one_request_and_lives_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that are started run the file that Python looks for at its start; this process does not."""
+    target, _ = checkpoints(tmp_path, "llama")
+    (tmp_path / "sitecustomize.py").write_text(NO_MEMORY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    batch, penalised = prompts(2, seed=4), replace(PARAMS[3], logprobs=None)
+    alone = LLM(target, drafter=None, **OPTIONS)
+    with LLM(target, drafter=None, tensor_parallel=2, **OPTIONS) as llm:
+        with pytest.raises(RequestError, match="more memory than is left for all 8 rows"):
+            llm.generate(batch, penalised)
+        assert llm.engine.runner.state.extras is None
+        assert answers(llm.generate(batch, PARAMS[1])) == answers(alone.generate(batch, PARAMS[1]))
+        assert answers(llm.generate(batch, penalised)) == answers(alone.generate(batch, penalised))
 
 
 def test_what_cannot_be_shared_is_refused_before_any_process_starts(tmp_path: Path) -> None:

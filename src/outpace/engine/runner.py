@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outpace.config import ResolvedConfig
 from outpace.engine.frames import Frame, Frames, Shape
-from outpace.engine.grammars.masks import Masks, blank
+from outpace.engine.grammars.masks import Masks, mask_words
 from outpace.engine.marks import Marks
 from outpace.engine.ticket import Ticket, on_host
 from outpace.errors import RequestError
@@ -73,13 +73,25 @@ class Runner:
         Raises:
             RequestError: there is not enough.
         """
-        try:
-            self.state.provide(self._pair.target.config.vocab_size)
-        except torch.OutOfMemoryError as error:
+        if self.state.extras is None and not self.make_extras():
             raise RequestError(
                 "penalties, logit_bias, min_tokens and bad_words need more memory than is left for all "
                 f"{self.state.inert} rows: leave them out, or lower memory_fraction or max_rows"
-            ) from error
+            )
+
+    def make_extras(self) -> bool:
+        """Takes that memory. Says whether there was enough."""
+        try:
+            self.state.provide(self._pair.target.config.vocab_size)
+        except RuntimeError as error:
+            if self.state.device.type == "cuda" and not isinstance(error, torch.OutOfMemoryError):
+                raise  # what an earlier kernel did wrong
+            return False
+        return True
+
+    def withdraw(self) -> None:
+        """Lets that memory go, which nobody uses."""
+        self.state.withdraw()
 
     @contextmanager
     def with_phases(self) -> Iterator[None]:
@@ -188,10 +200,10 @@ class Runner:
 
     def _allowed(self, masks: Masks, num_rows: int, num_places: int, drafts: list[list[int]]) -> Tensor:
         """Packed masks on the device."""
-        device = self.state.device
-        words_BSW = blank(num_rows, num_places, self._pair.target.config.vocab_size, pinned=device.type == "cuda")
-        masks.fill(words_BSW, drafts)
-        return words_BSW.to(device, non_blocking=True)
+        num_ids = self.target.config.vocab_size
+        shape = (num_rows, num_places, mask_words(num_ids))
+        allowed_BSW = torch.empty(shape, dtype=torch.int32, device=self.state.device)
+        return masks.bring(allowed_BSW, drafts, num_ids, self.target.group)
 
     def _prefill(self, plan: PrefillPlan, masks: Masks | None) -> Chosen:
         rows_B = upload(plan.rows, self.state.device)

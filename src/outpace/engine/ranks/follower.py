@@ -22,6 +22,7 @@ from outpace.distributed import nccl
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import Launched, device_of, join, reach_store
 from outpace.engine.devices import DTYPES
+from outpace.engine.grammars.masks import THE_FIRST_RANKS, Masks
 from outpace.engine.memory import free_bytes
 from outpace.engine.parts import load_parts
 from outpace.engine.ranks import orders
@@ -31,6 +32,7 @@ from outpace.engine.runner import Runner
 from outpace.errors import OutpaceError
 from outpace.models.source import locate
 from outpace.speculation.pair import Pair
+from outpace.types import Plan
 
 FAILED = 1
 
@@ -108,12 +110,14 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
 
 def _obey(order: Order, runner: Runner, checksum: Checksum, pipe: Pipe[Order], phases: ExitStack) -> None:
     match order:
-        case orders.Cycle(plan=plan) | orders.Prefill(plan=plan) | orders.CatchUp(plan=plan):
-            seen = checksum.add(runner.enqueue(plan))
-            if seen is not None:
-                pipe.send(orders.Checked(num_forwards=seen[0], checksum=seen[1]))
+        case orders.Cycle(plan=plan, masked=masked) | orders.Prefill(plan=plan, masked=masked):
+            _run(plan, THE_FIRST_RANKS if masked else None, runner, checksum, pipe)
+        case orders.CatchUp(plan=plan):
+            _run(plan, None, runner, checksum, pipe)
         case orders.Provide():
-            runner.provide()
+            pipe.send(orders.Provided(done=runner.make_extras()))
+        case orders.Withdraw():
+            runner.withdraw()
         case orders.Occupy(num_rows=num_rows, columns=columns):
             runner.occupy(num_rows, columns)
         case orders.PutBack(num_rows=num_rows, context=context):
@@ -128,6 +132,12 @@ def _obey(order: Order, runner: Runner, checksum: Checksum, pipe: Pipe[Order], p
             phases.close()
         case _:
             raise AssertionError(f"{type(order).__name__} came to a rank that runs already")
+
+
+def _run(plan: Plan, masks: Masks | None, runner: Runner, checksum: Checksum, pipe: Pipe[Order]) -> None:
+    seen = checksum.add(runner.enqueue(plan, masks))
+    if seen is not None:
+        pipe.send(orders.Checked(num_forwards=seen[0], checksum=seen[1]))
 
 
 if __name__ == "__main__":
