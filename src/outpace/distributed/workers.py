@@ -50,6 +50,10 @@ class Worker:
             return f"was killed by {signal.Signals(-code).name}"
         return f"was killed by signal {-code}"
 
+    def kill(self) -> None:
+        """Ends it at once, if it has not ended."""
+        self._process.kill()
+
     def end(self) -> None:
         """Waits until it has ended, which it does when its socket is closed; kills it if it does not."""
         try:

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from threading import Thread
@@ -19,8 +20,9 @@ import torch
 from torch.distributed.distributed_c10d import Store
 
 from outpace.distributed import nccl
+from outpace.distributed.launcher import Launched
 from outpace.distributed.pipe import Pipe, PipeClosed
-from outpace.distributed.rendezvous import Launched, device_of, join, reach_store
+from outpace.distributed.rendezvous import device_of, join, reach_store
 from outpace.engine.devices import DTYPES
 from outpace.engine.grammars.masks import THE_FIRST_RANKS, Masks
 from outpace.engine.memory import free_bytes
@@ -35,12 +37,11 @@ from outpace.speculation.pair import Pair
 from outpace.types import Plan
 
 FAILED = 1
+SECONDS_A_BEAT = 1.0
 
 
 def main(descriptor: int) -> None:
     """Follows over an inherited socket until the first rank hangs up."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the first rank decides when this one ends
     follow(Pipe(socket.socket(fileno=descriptor), Order))
 
 
@@ -51,10 +52,13 @@ def follow(pipe: Pipe[Order], here: Launched | None = None, store: Store | None 
         pipe: to the first rank.
         here, store: what torchrun said and where its ranks meet; None where the first rank says so.
     """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the first rank decides when this one ends
     queue: SimpleQueue[Order] = SimpleQueue()
     Thread(target=_read, args=(pipe, queue), name="orders", daemon=True).start()
     try:
-        pipe.send(orders.Here(rank=-1 if here is None else here.rank))
+        pipe.send(orders.Here())
+        Thread(target=_beat, args=(pipe,), name="beat", daemon=True).start()
         runner = _ready(pipe, queue, here, store)
         checksum = Checksum(runner.num_ahead)
         with ExitStack() as phases:
@@ -74,6 +78,13 @@ def _read(pipe: Pipe[Order], queue: SimpleQueue[Order]) -> None:
             queue.put(pipe.receive())
     except PipeClosed:
         os._exit(0)
+
+
+def _beat(pipe: Pipe[Order]) -> None:
+    with suppress(PipeClosed):  # the reader ends the process
+        while True:
+            time.sleep(SECONDS_A_BEAT)
+            pipe.send(orders.Beat())
 
 
 def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, store: Store | None) -> Runner:

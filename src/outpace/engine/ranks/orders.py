@@ -103,7 +103,9 @@ class TimePhases(_Message, frozen=True, kw_only=True):
 class Here(_Message, frozen=True, kw_only=True):
     """A rank's process has started."""
 
-    rank: int
+
+class Beat(_Message, frozen=True, kw_only=True):
+    """The rank's process lives, whatever it is doing."""
 
 
 class Loaded(_Message, frozen=True, kw_only=True):
@@ -141,7 +143,7 @@ class Failed(_Message, frozen=True, kw_only=True):
 Order = (
     Load | Settle | Cycle | Prefill | CatchUp | Provide | Withdraw | Occupy | PutBack | Vacate | Capture | TimePhases
 )
-Answer = Here | Loaded | Settled | Provided | Checked | Failed
+Answer = Here | Beat | Loaded | Settled | Provided | Checked | Failed
 
 
 def order_of(plan: Plan, *, masked: bool) -> Order:

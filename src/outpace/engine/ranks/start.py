@@ -10,17 +10,11 @@ from torch.distributed.distributed_c10d import Store
 from outpace.config import EngineConfig, ResolvedConfig
 from outpace.distributed import nccl
 from outpace.distributed.group import Group
+from outpace.distributed.handshake import ranks_key
+from outpace.distributed.launcher import Launched, launched
+from outpace.distributed.meeting import meet_first, meet_others
 from outpace.distributed.pipe import Pipe
-from outpace.distributed.rendezvous import (
-    Launched,
-    device_of,
-    join,
-    launched,
-    meet_first,
-    meet_others,
-    open_store,
-    torchrun_store,
-)
+from outpace.distributed.rendezvous import device_of, join, open_store, torchrun_store
 from outpace.engine.memory import free_bytes
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.crew import Crew
@@ -46,20 +40,21 @@ def check_ranks(config: EngineConfig) -> None:
         raise ConfigError(f"nccl is {list(config.nccl)}, but one rank alone has no use for it: set tensor_parallel")
 
 
-def _torchrun(here: Launched, size: int) -> Store:
-    """The store of torchrun's ranks. Returns in the first of them; the others follow it until it ends.
+def _torchrun(here: Launched, size: int) -> tuple[Store, Crew]:
+    """The store of torchrun's ranks, and the others. Returns in the first of them; another follows until that ends.
 
     Raises:
-        ConfigError: torchrun started another number of ranks.
+        ConfigError: torchrun started another number of ranks, or gave them no key.
+        EngineError: the first rank cannot be reached.
     """
     if here.size != size:
         raise ConfigError(
             f"tensor_parallel is {size}, but torchrun started {here.size} ranks (WORLD_SIZE): make them equal"
         )
-    store = torchrun_store()
+    key, store = ranks_key(), torchrun_store()
     if here.rank:
-        follow(Pipe(meet_first(store), Order), here, store)
-    return store
+        follow(Pipe(meet_first(store, here, key), Order), here, store)
+    return store, Crew(meet_others(store, here, key), []).complete()
 
 
 class Ranks:
@@ -95,8 +90,7 @@ class Ranks:
             store = own_store = open_store(size)
             port = own_store.port
         else:
-            store = _torchrun(here, size)
-            crew = Crew.gather(meet_others(store, size - 1))
+            store, crew = _torchrun(here, size)
         crew.tell(
             [
                 orders.Load(
