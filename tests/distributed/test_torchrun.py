@@ -17,6 +17,8 @@ import httpx2 as httpx
 import pytest
 
 from distributed.test_ranks import checkpoints
+from outpace import LLM, ConfigError, SamplingParams
+from outpace.cli.main import main
 from outpace.distributed.handshake import KEY
 from server.models import make_model
 from server.running import certificates
@@ -30,33 +32,36 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "a secret of both ranks")
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is what torchrun's first rank of two would be."""
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
 
 
 def test_ranks_write_what_one_writes(tmp_path: Path) -> None:
     target, drafter = checkpoints(tmp_path, "llama")
-    command = [*OUTPACE, "generate", target, "5 6 7 8", "--ids", "--json", "--max-tokens", "12", "--ignore-eos"]
+    llm = LLM(target, drafter=None, dtype="float32", device="cpu", num_pages=100)
+    alone = llm.generate([5, 6, 7, 8], SamplingParams(max_tokens=12, ignore_eos=True))[0].token_ids
+    command = ["generate", target, "5 6 7 8", "--ids", "--json", "--max-tokens", "12", "--ignore-eos", "--tp", "2"]
     command += ["--drafter", drafter, "--dtype", "float32", "--device", "cpu", "--num-pages", "100"]
-    alone, shared = (
-        run([*launcher, *command, *more]) for launcher, more in (([sys.executable], []), (TORCHRUN, ["--tp", "2"]))
-    )
-    assert (alone.returncode, shared.returncode) == (0, 0), alone.stderr + shared.stderr
-    one, two = (json.loads(done.stdout.splitlines()[-1]) for done in (alone, shared))
-    assert two["token_ids"] == one["token_ids"]
-    assert two["settings"]["parallel"]["size"] == 2
+    done = subprocess.run([*TORCHRUN, *OUTPACE, *command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    shared = json.loads(done.stdout.splitlines()[-1])
+    assert tuple(shared["token_ids"]) == alone
+    assert shared["settings"]["parallel"]["size"] == 2
 
 
+@pytest.mark.usefixtures("rank_0")
 def test_without_a_key_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY)
     target, _ = checkpoints(tmp_path, "llama")
-    done = run(
-        [*TORCHRUN, *OUTPACE, "generate", target, "5", "--ids", "--drafter", "none", "--device", "cpu", "--tp", "2"]
-    )
-    assert done.returncode == 1
-    assert "outpace: OUTPACE_RANKS_KEY is not set" in done.stderr
+    with pytest.raises(ConfigError, match="OUTPACE_RANKS_KEY is not set"):
+        LLM(target, drafter=None, device="cpu", tensor_parallel=2)
 
 
+@pytest.mark.usefixtures("rank_0")
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -65,17 +70,8 @@ def test_without_a_key_nothing_starts(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_a_server_that_torchrun_cannot_run_is_refused(
-    flags: tuple[str, ...],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from outpace.cli.main import main
-
-    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": 1}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
     assert main(["serve", str(tmp_path), *flags]) == 2
     assert says in capsys.readouterr().err
 
@@ -123,11 +119,11 @@ def test_a_server_of_torchruns_drains_and_ends_with_all_its_ranks(tmp_path: Path
             process.send_signal(signal.SIGTERM)
             assert "data: [DONE]" in list(lines), "what ran was not finished"
         process.wait(60)
-    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs(int(pid), str(tmp_path))]
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if _names(path, tmp_path)]
 
 
-def _runs(pid: int, path: str) -> bool:
+def _names(cmdline: Path, path: Path) -> bool:
     try:
-        return path.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return os.fsencode(path) in cmdline.read_bytes()
     except OSError:
-        return False
+        return False  # it ended meanwhile
