@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     here = launched()
     if here is not None:
         settings |= _under_torchrun(settings, here)
-    engine, config = start_of(settings), ServerConfig(**_part(settings, ServerConfig))
+    engine, config = start_of(settings), ServerConfig(**part(settings, ServerConfig))
     try:
         if here is not None and here.rank:
             _follow(engine)
@@ -122,7 +122,7 @@ def start_of(settings: Mapping[str, Any]) -> Start:
     """
     if not settings.get("model"):
         raise ConfigError('no model is named: outpace serve MODEL, or model = "..." in the file of --config')
-    engine = _part(settings, EngineConfig)
+    engine = part(settings, EngineConfig)
     EngineConfig(**engine)  # what is wrong is said before a process is started
     drafter = settings.get("drafter", "auto")
     said = {
@@ -163,5 +163,6 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     return (read_config(args.config) if args.config is not None else {}) | flags
 
 
-def _part(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+def part(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Those settings that are fields of a dataclass."""
     return {field.name: settings[field.name] for field in fields(kind) if field.name in settings}
