@@ -55,18 +55,18 @@ def test_ray_serve_spreads_requests_over_replicas(model: Path, tmp_path: Path) -
     ray = pytest.importorskip("ray", reason="needs outpace[ray]")
     from ray import serve
 
-    from outpace.cli.replicas import Arguments, app
+    from outpace.cli.replicas import app
 
     file = tmp_path / "server.toml"
     told = settings(model, served_name="tiny")
     file.write_text("".join(f"{name} = {value!r}\n" for name, value in told.items()))
     (tmp_path / "port.toml").write_text(file.read_text() + "port = 1\n")
     with pytest.raises(ConfigError, match="port is 1, but Ray Serve listens"):
-        app(Arguments(config=tmp_path / "port.toml"))
+        app({"config": str(tmp_path / "port.toml")})
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": 8765})
-        serve.run(app(Arguments(config=file, replicas=2)))
+        serve.run(app({"config": str(file), "replicas": "2"}))
         with httpx.Client(base_url="http://127.0.0.1:8765", timeout=60, verify=certificates()) as client:
             pids = {client.get("/v1/outpace/state").json()["engine_pid"] for _ in range(20)}
             assert len(pids) == 2

@@ -46,12 +46,16 @@ class Actor:
         self._replica.check_health()
 
 
-def app(arguments: Arguments) -> Any:
+def app(given: dict[str, Any]) -> Any:
     """The application that Ray Serve runs.
+
+    Args:
+        given: `Arguments`, as texts or as what they are.
 
     Raises:
         ConfigError: the file is wrong, or says where to listen.
     """
+    arguments = Arguments(**given)
     settings = read_config(arguments.config)
     for name in ("host", "port"):
         if name in settings:
