@@ -21,7 +21,7 @@ from outpace import LLM, ConfigError, SamplingParams
 from outpace.cli.main import main
 from outpace.distributed.handshake import KEY
 from server.models import make_model
-from server.running import certificates
+from server.running import certificates, free_port
 
 TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]
 OUTPACE = ["-m", "outpace.cli.main"]
@@ -40,15 +40,22 @@ def rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "localhost")
 
 
-def test_ranks_write_what_one_writes(tmp_path: Path) -> None:
+def test_ranks_of_two_launchers_write_what_one_writes(tmp_path: Path) -> None:
+    """As on two machines: each has a torchrun of its own, and a rank of them."""
     target, drafter = checkpoints(tmp_path, "llama")
     llm = LLM(target, drafter=None, dtype="float32", device="cpu", num_pages=100)
     alone = llm.generate([5, 6, 7, 8], SamplingParams(max_tokens=12, ignore_eos=True))[0].token_ids
+    launcher = [TORCHRUN[0], "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
+    launcher += ["--rdzv-endpoint", f"localhost:{free_port()}", "--local-addr", "localhost"]
     command = ["generate", target, "5 6 7 8", "--ids", "--json", "--max-tokens", "12", "--ignore-eos", "--tp", "2"]
     command += ["--drafter", drafter, "--dtype", "float32", "--device", "cpu", "--num-pages", "100"]
-    done = subprocess.run([*TORCHRUN, *OUTPACE, *command], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    shared = json.loads(done.stdout.splitlines()[-1])
+    started = [
+        subprocess.Popen([*launcher, *OUTPACE, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    (shared,) = (json.loads(out.splitlines()[-1]) for out, _ in said if out)
     assert tuple(shared["token_ids"]) == alone
     assert shared["settings"]["parallel"]["size"] == 2
 

@@ -252,6 +252,8 @@ class Crew:
 
 def _end(pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker]) -> None:
     for pipe in pipes:
+        with suppress(PipeClosed):  # who has failed hears nothing
+            pipe.send(orders.End())
         pipe.close()
     for worker in workers:
         worker.end()

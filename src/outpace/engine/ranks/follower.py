@@ -37,6 +37,8 @@ from outpace.speculation.pair import Pair
 from outpace.types import Plan
 
 FAILED = 1
+LOST = 3
+"""Exit status where the first rank is gone without a word: torchrun then starts all ranks again."""
 SECONDS_A_BEAT = 1.0
 
 
@@ -74,10 +76,11 @@ def follow(pipe: Pipe[Order], here: Launched | None = None, store: Store | None 
 def _read(pipe: Pipe[Order], queue: SimpleQueue[Order]) -> None:
     """The end of the connection is noticed in the longest forward, and in a collective that others left."""
     try:
-        while True:
-            queue.put(pipe.receive())
+        while not isinstance(order := pipe.receive(), orders.End):
+            queue.put(order)
     except PipeClosed:
-        os._exit(0)
+        os._exit(LOST)
+    os._exit(0)
 
 
 def _beat(pipe: Pipe[Order]) -> None:

@@ -100,6 +100,10 @@ class TimePhases(_Message, frozen=True, kw_only=True):
     on: bool
 
 
+class End(_Message, frozen=True, kw_only=True):
+    """The last order: what was to be done is done. A connection that ends without it was cut off."""
+
+
 class Here(_Message, frozen=True, kw_only=True):
     """A rank's process has started."""
 
@@ -140,9 +144,8 @@ class Failed(_Message, frozen=True, kw_only=True):
     message: str
 
 
-Order = (
-    Load | Settle | Cycle | Prefill | CatchUp | Provide | Withdraw | Occupy | PutBack | Vacate | Capture | TimePhases
-)
+ForTiming = Occupy | PutBack | Vacate | TimePhases
+Order = Load | Settle | Cycle | Prefill | CatchUp | Provide | Withdraw | Capture | ForTiming | End
 Answer = Here | Beat | Loaded | Settled | Provided | Checked | Failed
 
 
