@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from outpace.engine.grammars.masks import Masks, mask_words
 from outpace.engine.marks import Marks
 from outpace.engine.ticket import Ticket, on_host
 from outpace.errors import RequestError
+from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 from outpace.speculation.catch_up import catch_up
 from outpace.speculation.chosen import Chosen
@@ -103,6 +105,15 @@ class Runner:
             yield
         finally:
             self.frames, self._timed = frames, False
+
+    @contextmanager
+    def with_models(self, target: Target, drafter: Drafter | None) -> Iterator[None]:
+        """Runs plans that are no graphs with other models over the same pages; they must compute the same."""
+        own, self._pair = self._pair, replace(self._pair, target=target, drafter=drafter)
+        try:
+            yield
+        finally:
+            self._pair = own
 
     @property
     def target(self) -> Target:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -57,9 +57,13 @@ Contender = Callable[[Sequence[Ask]], Seen]
 
 
 def plain(llm: LLM) -> Contender:
-    """Decodes without a drafter."""
-    alone = LLM.from_parts(llm.target, None, llm.config)
-    return lambda asks: Seen(windows=tuple(decode(alone, *ask, nullcontext()) for ask in asks))
+    """Decodes plainly: no draft, and no drafter in the prefill."""
+
+    def measure(asks: Sequence[Ask]) -> Seen:
+        wanted = [(prompt_ids, replace(params, max_k=0)) for prompt_ids, params in asks]
+        return Seen(windows=tuple(decode(llm, *ask, nullcontext()) for ask in wanted))
+
+    return measure
 
 
 def as_they_come(llm: LLM) -> Contender:
@@ -93,15 +97,14 @@ def graphs(llm: LLM) -> Contender:
 
 def spanned(llm: LLM) -> Contender:
     """On a CPU: cycles whose layers note their calls."""
-    spied, rows = watched(llm)
 
     def measure(asks: Sequence[Ask]) -> Seen:
         windows: list[Window] = []
         time: dict[Key, float] = defaultdict(float)
         count: dict[Key, float] = defaultdict(float)
         for ask in asks:
-            rows.clear()
-            windows.append(decode(spied, *ask, nullcontext()))
+            with watched(llm) as rows:
+                windows.append(decode(llm, *ask, nullcontext()))
             inside = [Ran(*span) for span in rows if span[1] >= windows[-1].began]
             for name, seconds in to_the_innermost(inside).items():
                 phase, _, part = name.partition(SEPARATOR)
