@@ -54,7 +54,6 @@ def test_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (f"{SHAPE} --trace ./nowhere/trace.json", "cannot write nowhere/trace.json"),
         ("profile --shape tiny --context 0", "context is 0; with answers of 48 tokens it must lie in 1 … 131024"),
         ("profile ./nowhere --context 9", "context is 9, which is for --shape"),
-        ("profile m --tensor-parallel 2", "tensor_parallel is 2, and outpace profile looks into engines of one rank"),
         ("demo m --tp 2", "measure the whole with outpace bench 'm --tensor-parallel 2'"),
         ("profile --max-tokens 3", "max_tokens is 3; it must lie in 16 … 65536"),
     ],

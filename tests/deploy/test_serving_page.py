@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -22,7 +21,7 @@ from outpace.cli.main import build_parser
 from outpace.cli.serve import read_config, start_of
 from outpace.server.settings import ServerConfig
 from server.models import make_model
-from server.running import serving
+from server.running import free_port, serving
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -32,13 +31,6 @@ PAGE = (ROOT / "docs" / "serving.md").read_text()
 def commands() -> str:
     """All shell blocks that are not marked, as one script."""
     return "\n".join(re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,12 @@ import torch
 from distributed.test_ranks import children
 from engine.test_lossless import answers, prompts
 from models.checkpoints import make_checkpoint
-from outpace import LLM, SamplingParams
+from outpace import LLM, Grammar, SamplingParams
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
 from outpace.models.source import locate
+from server.models import make_drafter, make_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -165,3 +166,19 @@ def test_a_killed_rank_sets_free_what_waits_for_it(models: tuple[str, str], say:
     say(done.stdout)
     assert done.returncode == 0, done.stderr
     assert "rank 1" in done.stdout and "SIGKILL" in done.stdout and "free after" in done.stdout
+
+
+@pytest.mark.timeout(280)
+def test_two_ranks_follow_grammars_as_one_does(tmp_path: Path) -> None:
+    target = make_model(tmp_path / "target")
+    drafter = str(make_drafter(target, tmp_path / "drafter"))
+    grammar = Grammar.regex("(ab|cd)+[0-9]{2,12}x")
+    params = [SamplingParams(max_tokens=40, grammar=grammar), replace(SAMPLED, grammar=grammar), SAMPLED]
+    batch = [[1, 2, 3], [9] * 20, [5, 6]]
+    alone = LLM(str(target), drafter=None, dtype="float32", device="cuda", max_context=256)
+    expected = answers(alone.generate(batch, params))
+    with LLM(
+        str(target), drafter=drafter, dtype="float32", device="cuda", k=3, tensor_parallel=2, max_context=256
+    ) as llm:
+        assert answers(llm.generate(batch, params)) == expected
+        assert not llm.describe()["graphs"]["eager"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,8 @@ import torch
 
 from engine.test_lossless import answers, prompts
 from models.checkpoints import make_checkpoint
-from outpace import LLM, ConfigError, EngineError, SamplingParams
+from outpace import LLM, ConfigError, EngineError, RequestError, SamplingParams
+from outpace.engine.ranks.follower import SECONDS_A_BEAT
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
@@ -101,6 +101,24 @@ def test_a_killed_rank_ends_the_group_with_a_clear_error(tmp_path: Path) -> None
     assert not children(os.getpid())
 
 
+def test_a_rank_that_hangs_is_killed_and_named(tmp_path: Path) -> None:
+    """A stopped process is one that hangs, seen from outside; rank 0 waits for it in a collective."""
+    target, _ = checkpoints(tmp_path, "llama")
+    with LLM(target, drafter=None, tensor_parallel=2, **OPTIONS) as llm:
+        (victim,) = children(os.getpid())
+        assert llm.ranks is not None
+        (pipe,) = llm.ranks._crew._pipes
+        pipe._silence = 2.5  # to start, a rank may take longer
+        pipe._connection.settimeout(2.5)
+        time.sleep(1.5 * SECONDS_A_BEAT)  # it holds from the next beat on
+        stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=100, ignore_eos=True))
+        next(stream)
+        os.kill(victim, signal.SIGSTOP)
+        with pytest.raises(EngineError, match=rf"rank 1 \(process {victim}\) failed: .* no sign of life for 2.5 s"):
+            list(stream)
+    assert not children(os.getpid())
+
+
 def test_ranks_end_with_the_first(tmp_path: Path) -> None:
     target, _ = checkpoints(tmp_path, "llama")
     script = (
@@ -135,6 +153,41 @@ def test_ranks_that_choose_different_tokens_are_found_out(tmp_path: Path) -> Non
             list(stream)
 
 
+NO_MEMORY = """
+import torch
+from outpace.speculation.state import State
+
+provide, calls = State.provide, []
+
+
+def full_at_first(self, vocab_size):
+    calls.append(vocab_size)
+    if len(calls) == 1:
+        raise torch.OutOfMemoryError
+    provide(self, vocab_size)
+
+
+State.provide = full_at_first
+"""
+
+
+def test_a_rank_without_memory_refuses_one_request_and_lives_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that are started run the file that Python looks for at its start; this process does not."""
+    target, _ = checkpoints(tmp_path, "llama")
+    (tmp_path / "sitecustomize.py").write_text(NO_MEMORY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    batch, penalised = prompts(2, seed=4), replace(PARAMS[3], logprobs=None)
+    alone = LLM(target, drafter=None, **OPTIONS)
+    with LLM(target, drafter=None, tensor_parallel=2, **OPTIONS) as llm:
+        with pytest.raises(RequestError, match="more memory than is left for all 8 rows"):
+            llm.generate(batch, penalised)
+        assert llm.engine.runner.state.extras is None
+        assert answers(llm.generate(batch, PARAMS[1])) == answers(alone.generate(batch, PARAMS[1]))
+        assert answers(llm.generate(batch, penalised)) == answers(alone.generate(batch, penalised))
+
+
 def test_what_cannot_be_shared_is_refused_before_any_process_starts(tmp_path: Path) -> None:
     target, _ = checkpoints(tmp_path, "llama")
     with pytest.raises(ConfigError, match="num_attention_heads is 4, which 3 ranks cannot share evenly"):
@@ -144,24 +197,6 @@ def test_what_cannot_be_shared_is_refused_before_any_process_starts(tmp_path: Pa
     with pytest.raises(ConfigError, match="one rank alone has no use for it"):
         LLM(target, drafter=None, nccl=("NCCL_PROTO=LL",), **OPTIONS)
     assert not children(os.getpid())
-
-
-def test_ranks_of_torchrun_write_what_one_writes(tmp_path: Path) -> None:
-    target, drafter = checkpoints(tmp_path, "llama")
-    command = ["generate", target, "5 6 7 8", "--ids", "--json", "--max-tokens", "12", "--ignore-eos"]
-    command += ["--drafter", drafter, "--dtype", "float32", "--device", "cpu", "--num-pages", "100"]
-    alone = _output([sys.executable, "-m", "outpace.cli.main", *command])
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    shared = _output([*launcher, "-m", "outpace.cli.main", *command, "--tp", "2"])
-    assert shared["token_ids"] == alone["token_ids"]
-    assert shared["settings"]["parallel"]["size"] == 2
-
-
-def _output(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def test_settings_of_nccl_are_shown_as_asked_for_and_as_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

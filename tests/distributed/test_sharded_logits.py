@@ -130,9 +130,13 @@ def test_a_drafter_that_cannot_be_shared_is_whole_on_each_rank(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("overrides", "size", "says"),
     [
-        ({}, 3, "num_attention_heads is 4, which 3 ranks cannot share evenly: try 2"),
+        ({}, 3, "num_attention_heads is 4, which 3 ranks cannot share evenly: try 2 or 4"),
         ({"intermediate_size": 81}, 2, "intermediate_size is 81"),
-        ({"num_attention_heads": 6, "num_key_value_heads": 3}, 2, "num_key_value_heads is 3"),
+        (
+            {"num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 36},
+            2,
+            "heads is 3, .*: try 1 or 3",
+        ),
     ],
 )
 def test_sizes_that_ranks_cannot_share_are_named(

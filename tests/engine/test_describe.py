@@ -6,7 +6,7 @@ from dataclasses import replace
 from engine.tiny import engine, tiny_drafter, tiny_target
 from models.byte_pieces import byte_tokenizer
 from models.tool_templates import QWEN25_TOOLS
-from outpace.models.layers import pack
+from outpace.models.linear import pack
 
 
 def test_describe_is_plain_data_and_leaves_nothing_out() -> None:

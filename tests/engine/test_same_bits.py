@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.tiny import VOCAB, tiny_target
 from outpace.kernels.kv import places
-from outpace.models.layers import Linear
+from outpace.models.linear import Linear
 from outpace.models.onednn import can_pack
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 
+from distributed.test_ranks import checkpoints
 from engine.tiny import engine, tiny_config, tiny_drafter, tiny_target
 from lab.traces import Trace
 from outpace import LLM, ConfigError, EngineError, SamplingParams
@@ -126,14 +128,29 @@ def test_without_a_drafter_a_cycle_is_a_plain_step() -> None:
 @pytest.mark.parametrize("changes", [{}, {"mixture": MIXTURE}, {"qk_norm": True}])
 def test_what_is_watched_writes_the_same_and_nothing_is_left_in_the_model(changes: dict[str, Any]) -> None:
     llm = small(**changes)
-    spied, rows = watched(llm)
     params = SamplingParams(max_tokens=20)
     before = llm.generate(PROMPTS[0], params)[0].token_ids
-    assert spied.generate(PROMPTS[0], params)[0].token_ids == before
+    with watched(llm) as rows:
+        assert llm.generate(PROMPTS[0], params)[0].token_ids == before
     seen = len(rows)
     assert seen > 0 and ("verify/experts" in {name for name, _, _ in rows}) == bool(changes.get("mixture"))
     assert llm.generate(PROMPTS[0], params)[0].token_ids == before
     assert len(rows) == seen, "the model's own layers note nothing"
+
+
+def test_of_several_ranks_the_first_is_watched_and_shows_its_collectives(tmp_path: Path) -> None:
+    target, drafter = checkpoints(tmp_path, "llama")
+    options = {"dtype": "float32", "device": "cpu", "num_pages": 100, "k": 2, "tensor_parallel": 2}
+    with LLM(target, drafter=drafter, **options, **ENGINE) as llm:
+        record = profiled(llm, num_rounds=1)
+        layers = llm.target.config.num_layers
+    (way,) = record.ways
+    calls = {(part.phase, part.name): part.count for part in way.parts}
+    assert calls["verify", "all-reduce"] == 2 * layers + 1, "two a layer, and the head"
+    assert calls["draft", "all-reduce"] == 2 * 3
+    assert record.plain is not None and record.plain.tokens == record.plain.cycles
+    assert record.why_no_limits is not None and "cut over 2 ranks" in record.why_no_limits
+    assert any("parts are those of rank 0" in note for note in record.notes)
 
 
 def test_cycles_of_the_window_and_their_gaps_are_the_clocks() -> None:

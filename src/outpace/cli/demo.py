@@ -37,7 +37,7 @@ WIDTH = 100
 def add_parser(subparsers: Any) -> None:
     """Adds the command's options."""
     parser = options.new_parser(subparsers, "demo", SUMMARY, DESCRIPTION)
-    options.add_model_flags(parser, model="smollm2", skip=(*ENGINE, "nccl"))
+    options.add_model_flags(parser, model="smollm2", skip=(*ENGINE, "nccl", "sums"))
     group = parser.add_argument_group("demo")
     options.add_fields(group, DemoSettings, skip=("num_rounds", "compare"))
     group.add_argument("--prompt", action="append", metavar="TEXT", help="ask this instead; may be repeated")

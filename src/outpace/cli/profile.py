@@ -44,7 +44,7 @@ With --shape the weights are random and acceptance is simulated: times are those
 def add_parser(subparsers: Any) -> None:
     """Adds the command's options."""
     parser = options.new_parser(subparsers, "profile", SUMMARY, DESCRIPTION)
-    options.add_model_flags(parser, model=DEFAULT_MODEL, skip=(*ENGINE, "nccl"))
+    options.add_model_flags(parser, model=DEFAULT_MODEL, skip=ENGINE)
     group = parser.add_argument_group("what is measured")
     options.add_fields(group, ProfileSettings)
     group.add_argument(
@@ -63,7 +63,6 @@ def run(args: argparse.Namespace) -> int:
     """Measures and prints."""
     settings = ProfileSettings(**options.given(args, ProfileSettings))
     options.check_writable(args.trace)
-    options.refuse_ranks(args, "profile")
     llm, prompts = _of_shape(args, settings) if args.shape is not None else _of_model(args)
     status = Status(sys.stderr)
     with llm:
@@ -90,6 +89,10 @@ def _of_shape(args: argparse.Namespace, settings: ProfileSettings) -> tuple[Any,
             raise ConfigError(f"{name} is {value!r}, and --shape takes random weights instead; leave one of them out")
     if args.drafter not in ("auto", "none"):
         raise ConfigError(f"--drafter is {args.drafter!r}; with --shape it is auto, a random one, or none")
+    if getattr(args, "tensor_parallel", 1) != 1:
+        raise ConfigError(
+            f"tensor_parallel is {args.tensor_parallel}; with --shape weights are drawn in one process: leave it out"
+        )
     if args.aux_boundaries is not None:
         raise ConfigError("--aux-boundaries belong to a drafter's checkpoint, and --shape has none; leave them out")
     config = SHAPES[args.shape]()

@@ -12,8 +12,10 @@ from typing import Any
 
 import msgspec
 
+import outpace
 from outpace import EngineConfig
 from outpace.cli import options
+from outpace.distributed.launcher import Launched, launched
 from outpace.errors import ConfigError, EngineError
 from outpace.server.run import serve
 from outpace.server.settings import ServerConfig
@@ -66,15 +68,50 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until a signal comes; 1 if the engine died too often."""
+    """Serves until a signal comes; 1 if the engine died too often. Of torchrun's ranks the first serves."""
     settings = _settings(args)
-    engine, config = start_of(settings), ServerConfig(**_part(settings, ServerConfig))
+    here = launched()
+    if here is not None:
+        settings |= _under_torchrun(settings, here)
+    engine, config = start_of(settings), ServerConfig(**part(settings, ServerConfig))
     try:
+        if here is not None and here.rank:
+            _follow(engine)
         serve(engine, config)
     except EngineError as error:
         print(f"outpace: {error}", file=sys.stderr)
         return DIED
     return 0
+
+
+def _follow(engine: Start) -> None:
+    """Does what the first rank says, and ends this process with it."""
+    outpace.LLM(  # looked up now: it brings torch, which the server's process does without
+        engine.model,
+        drafter=engine.drafter,
+        dtype=engine.dtype,
+        device=engine.device,
+        aux_boundaries=engine.aux_boundaries,
+        **engine.options,
+    )
+    raise AssertionError("a rank that follows came back")
+
+
+def _under_torchrun(settings: Mapping[str, Any], here: Launched) -> dict[str, Any]:
+    """What torchrun settles: it starts all ranks again, so the first does not start its engine alone.
+
+    Raises:
+        ConfigError: the model would not be shared by the ranks that torchrun started, or the engine be restarted here.
+    """
+    size = settings.get("tensor_parallel", 1)
+    if size != here.size:
+        raise ConfigError(f"tensor_parallel is {size}, but torchrun started {here.size} ranks: make them equal")
+    if settings.get("max_restarts"):
+        raise ConfigError(
+            f"max_restarts is {settings['max_restarts']}; torchrun starts ranks again, all together: give it "
+            "--max-restarts, and leave this out"
+        )
+    return {"max_restarts": 0}
 
 
 def start_of(settings: Mapping[str, Any]) -> Start:
@@ -85,7 +122,7 @@ def start_of(settings: Mapping[str, Any]) -> Start:
     """
     if not settings.get("model"):
         raise ConfigError('no model is named: outpace serve MODEL, or model = "..." in the file of --config')
-    engine = _part(settings, EngineConfig)
+    engine = part(settings, EngineConfig)
     EngineConfig(**engine)  # what is wrong is said before a process is started
     drafter = settings.get("drafter", "auto")
     said = {
@@ -126,5 +163,6 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     return (read_config(args.config) if args.config is not None else {}) | flags
 
 
-def _part(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+def part(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Those settings that are fields of a dataclass."""
     return {field.name: settings[field.name] for field in fields(kind) if field.name in settings}

@@ -82,6 +82,12 @@ class Group:
         _all_gather(out.flatten(0, 1), part.contiguous(), group=self.handle)
         return out
 
+    def broadcast(self, values: Tensor) -> Tensor:
+        """The first rank's values, written into those of the others."""
+        if self.size > 1:
+            dist.broadcast(values, group_src=0, group=self.handle)
+        return values
+
     def all_reduce(self, part: Tensor) -> Tensor:
         """The sum over ranks, in place, in an order that is the library's."""
         if self.apart.on:

@@ -31,10 +31,13 @@ class Pipe(Generic[Incoming]):
     Args:
         connection: a connected stream socket, from here on the pipe's.
         incoming: the types of the messages that come, a union of tagged structs.
+        silence: seconds without a byte from the other side, or without one taken by it, after which it counts as gone;
+            None waits for ever.
     """
 
-    def __init__(self, connection: socket.socket, incoming: Any) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket, incoming: Any, silence: float | None = None) -> None:
+        connection.settimeout(silence)
+        self._connection, self._silence = connection, silence
         self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
         self._encoder = msgspec.msgpack.Encoder()
         self._sending = threading.Lock()
@@ -52,6 +55,8 @@ class Pipe(Generic[Incoming]):
         try:
             with self._sending:
                 self._connection.sendall(len(body).to_bytes(_PREFIX, "big") + body)
+        except TimeoutError as error:
+            raise PipeClosed(f"it took no message for {self._silence:g} s") from error
         except OSError as error:
             raise PipeClosed(str(error)) from error
 
@@ -82,6 +87,8 @@ class Pipe(Generic[Incoming]):
         while at < size:
             try:
                 count = self._connection.recv_into(view[at:])
+            except TimeoutError as error:
+                raise PipeClosed(f"it gave no sign of life for {self._silence:g} s") from error
             except OSError as error:
                 raise PipeClosed(str(error)) from error
             if not count:

@@ -6,9 +6,7 @@ NCCL joins GPUs, gloo CPUs.
 from __future__ import annotations
 
 import os
-import socket
 import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -20,30 +18,13 @@ from torch.distributed.rendezvous import rendezvous
 
 from outpace.distributed import nccl
 from outpace.distributed.group import Group
+from outpace.distributed.launcher import launched
 from outpace.errors import ConfigError, EngineError
 
 LOOPBACK = "127.0.0.1"
-_PORT = "outpace/first"
 TIMEOUT = timedelta(minutes=10)
 """Of one collective, and for all ranks to come. A rank that dies ends the group sooner, by its connections; idle ranks
 are in no collective."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """What torchrun told this process."""
-
-    rank: int
-    local_rank: int
-    size: int
-
-
-def launched() -> Launched | None:
-    """None where this process was started by hand."""
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    if not all(name in os.environ for name in names):
-        return None
-    return Launched(int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"]))
 
 
 def open_store(size: int) -> TCPStore:
@@ -60,27 +41,6 @@ def torchrun_store() -> Store:
     """The store of the ranks that torchrun started, on whatever machines."""
     store: Store = next(iter(rendezvous("env://", timeout=TIMEOUT)))[0]
     return store
-
-
-def meet_others(store: Store, num_others: int) -> list[socket.socket]:
-    """In torchrun's first rank: a connection from each of the others, in any order, from whatever machine."""
-    with socket.create_server(("", 0)) as server:
-        server.settimeout(TIMEOUT.total_seconds())
-        store.set(_PORT, str(server.getsockname()[1]))
-        connections = [server.accept()[0] for _ in range(num_others)]
-    for connection in connections:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return connections
-
-
-def meet_first(store: Store) -> socket.socket:
-    """In another rank of torchrun's: a connection to the first, which runs where torchrun's store is."""
-    store.wait([_PORT], TIMEOUT)
-    connection = socket.create_connection((os.environ["MASTER_ADDR"], int(store.get(_PORT))), TIMEOUT.total_seconds())
-    connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return connection
 
 
 def device_of(device: torch.device, local_rank: int, num_local: int) -> torch.device:

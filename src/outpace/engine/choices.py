@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from outpace.models.drafter import Drafter
-from outpace.models.layers import Linear
+from outpace.models.linear import Linear
 from outpace.models.mixture import Mixture
 from outpace.models.target import Target
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from outpace.distributed.group import Group
 from outpace.engine.grammars.masks import Masks, blank
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.cycle import Cycle
@@ -29,10 +30,13 @@ class CutCycle:
         k: drafts.
         num_ids: vocabulary of the target.
         device: where it runs.
+        group: the ranks that run it; masks are the first one's.
     """
 
-    def __init__(self, begin: Callable[[], Cycle], num_rows: int, k: int, num_ids: int, device: torch.device) -> None:
-        self._begin, self._num_ids, self._on_gpu = begin, num_ids, device.type == "cuda"
+    def __init__(
+        self, begin: Callable[[], Cycle], num_rows: int, k: int, num_ids: int, device: torch.device, group: Group
+    ) -> None:
+        self._begin, self._num_ids, self._group = begin, num_ids, group
         self._allowed_BSW = blank(num_rows, k + 1, num_ids, pinned=False).to(device)
         self._cycle: Cycle | None = None
         self._chosen: Chosen | None = None
@@ -54,20 +58,17 @@ class CutCycle:
         draft, verify, accept = self._parts
         draft()
         assert self._cycle is not None
-        drafts, ready = self._to_host(self._cycle.drafts_BK)
+        drafts, ready = self._to_host(self._cycle.drafts_BK if masks.lines else None)
         verify()
-        num_rows, num_places, _ = self._allowed_BSW.shape
-        words_BSW = blank(num_rows, num_places, self._num_ids, pinned=self._on_gpu)
         if ready is not None:
             ready.synchronize()  # the drafts are there; the device verifies
-        masks.fill(words_BSW, [] if drafts is None else drafts.tolist())
-        self._allowed_BSW.copy_(words_BSW, non_blocking=True)
+        masks.bring(self._allowed_BSW, [] if drafts is None else drafts.tolist(), self._num_ids, self._group)
         accept()
         assert self._chosen is not None
         return self._chosen
 
     def _to_host(self, drafts_BK: Tensor | None) -> tuple[Tensor | None, torch.cuda.Event | None]:
-        if drafts_BK is None or not self._on_gpu:
+        if drafts_BK is None or not drafts_BK.is_cuda:
             return drafts_BK, None
         copy = torch.empty(drafts_BK.shape, dtype=drafts_BK.dtype, pin_memory=True)
         copy.copy_(drafts_BK, non_blocking=True)

@@ -141,11 +141,6 @@ class Engine:
         if params.grammar is not None:
             if self.config.simulate_acceptance:
                 raise RequestError("grammar: the engine simulates acceptance, so its answers follow none; leave it out")
-            if self.config.tensor_parallel > 1:
-                raise RequestError(
-                    f"grammar: the model is cut over {self.config.tensor_parallel} ranks, which follow none yet; leave "
-                    "it out, or serve with tensor_parallel 1"
-                )
             self.grammars.compile(params.grammar)
         return max_tokens
 

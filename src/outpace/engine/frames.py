@@ -144,7 +144,8 @@ class Frames:
 
         replay, cut = run, None
         if shape.needs.masked:
-            cut = CutCycle(begin, shape.num_rows, shape.k, self._pair.target.config.vocab_size, device)
+            target = self._pair.target
+            cut = CutCycle(begin, shape.num_rows, shape.k, target.config.vocab_size, device, target.group)
         began, why_eager, num_bytes = time.perf_counter(), None, 0
         if device.type != "cuda":
             why_eager = "no CUDA device"

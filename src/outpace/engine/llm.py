@@ -3,7 +3,7 @@
     llm = LLM("smollm2")
     print(llm.generate("The capital of France is", SamplingParams(max_tokens=16))[0].text)
 
-Whatever was left to "auto" is resolved here, once, and `describe` shows it.
+Whatever was left to "auto" is resolved once (`resolve`), and `describe` shows it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ from typing import Any
 
 import torch
 
-from outpace.config import EngineConfig, ResolvedConfig, SamplingParams
+from outpace.config import EngineConfig, SamplingParams
 from outpace.distributed.group import ALONE
 from outpace.engine import choices
-from outpace.engine.devices import default_page_size, default_prefill_chunk, resolve_device, resolve_dtype
 from outpace.engine.engine import Engine
 from outpace.engine.inputs import Messages, Prompt, is_id, params_of, prompts_of
 from outpace.engine.live import LiveAnswer
-from outpace.engine.memory import bytes_per_page, check_pages, free_bytes, num_pages
+from outpace.engine.memory import bytes_per_page, free_bytes
 from outpace.engine.parts import load_parts
 from outpace.engine.progress import Progress
 from outpace.engine.ranks.start import Ranks, check_ranks
+from outpace.engine.resolve import settle, wanted
 from outpace.engine.results import Chunk, Result
-from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError, RequestError
 from outpace.models.drafter import Drafter
 from outpace.models.registry import LoadedTarget
-from outpace.models.source import locate
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.models.text.tool_formats import tool_format
 from outpace.speculation.pair import Pair
@@ -69,34 +67,24 @@ class LLM:
         aux_boundaries: Sequence[int] | None = None,
         **options: Any,
     ) -> None:
-        config = _engine_config(options)
-        check_ranks(config)
-        source = locate(model)
-        place = resolve_device(device)
-        kind = resolve_dtype(dtype, place)
-        drafter_name = shipped_drafter(source.name) if drafter == "auto" else drafter
-        if drafter_name is None and aux_boundaries is not None:
-            raise ConfigError(
-                f"aux_boundaries are a drafter's, and {model} runs without one; name it, or leave them out"
-            )
-        boundaries = None if aux_boundaries is None else _boundaries(aux_boundaries)
-        if config.tensor_parallel > 1:
-            self.ranks = Ranks.start(config, source, drafter_name, dtype=kind, device=place, aux_boundaries=boundaries)
-            place = self.ranks.device
+        asked = wanted(model, drafter, dtype, device, aux_boundaries, options)
+        check_ranks(asked.config)
+        if asked.config.tensor_parallel > 1:
+            self.ranks = Ranks.start(asked)
+        place = asked.device if self.ranks is None else self.ranks.device
         if place.type == "cuda":
             torch.cuda.set_device(place)  # kernels, graphs and events are of the current device
         try:
-            group = ALONE if self.ranks is None else self.ranks.group
             parts = load_parts(
-                source,
-                drafter_name,
-                dtype=kind,
+                asked.source,
+                asked.drafter,
+                dtype=asked.dtype,
                 device=place,
-                aux_boundaries=boundaries,
-                group=group,
-                weights=config.weights,
+                aux_boundaries=asked.aux_boundaries,
+                group=ALONE if self.ranks is None else self.ranks.group,
+                weights=asked.config.weights,
             )
-            self._start(*parts, config, drafter_name)
+            self._start(*parts, asked.config, asked.drafter)
         except BaseException:
             self.close()
             raise
@@ -124,7 +112,8 @@ class LLM:
         self.drafter_name = drafter_name
         self.dtype: torch.dtype = target.model.embed.weight.dtype
         self.device: torch.device = target.model.embed.weight.device
-        self.config = self._resolve(config)
+        free = free_bytes(self.device) if self.ranks is None else self.ranks.free_bytes()
+        self.config = settle(config, target.model, drafter, free)
         if self.ranks is not None:
             self.ranks.settle(self.config)
         pair = Pair.allocate(
@@ -136,28 +125,6 @@ class LLM:
         )
         runner = None if self.ranks is None else self.ranks.runner(pair, self.config)
         self.engine = Engine(pair, self.config, runner=runner, tokenizer=target.tokenizer)
-
-    def _resolve(self, config: EngineConfig) -> ResolvedConfig:
-        limit = self.target.config.max_positions
-        if config.max_context is not None and config.max_context > limit:
-            raise ConfigError(
-                f"max_context is {config.max_context}; the model was made for {limit} positions: lower it, or leave "
-                "it out"
-            )
-        max_context = config.max_context or limit
-        k = config.k if self.drafter is not None else 0
-        free = free_bytes(self.device) if self.ranks is None else self.ranks.free_bytes()
-        page_size = config.page_size or default_page_size(self.device)
-        page_bytes = bytes_per_page(self.target.model, self.drafter, page_size, self.dtype)
-        if config.num_pages is not None:
-            pages = check_pages(config.num_pages, page_bytes, free)
-        else:
-            pages_per_row = -(-max_context // page_size)
-            pages = num_pages(free, config.memory_fraction, page_bytes, pages_per_row, config.max_rows)
-        chunk = config.prefill_chunk or default_prefill_chunk(self.device)
-        given = {field: getattr(config, field) for field in EngineConfig.__dataclass_fields__}
-        settled = {"max_context": max_context, "k": k, "num_pages": pages, "page_size": page_size}
-        return ResolvedConfig(**given | settled | {"prefill_chunk": chunk})
 
     def close(self) -> None:
         """Ends the processes of other ranks, after which it serves nothing; alone it has nothing to close."""
@@ -296,16 +263,3 @@ class LLM:
                 "beside the weights"
             )
         return self.tokenizer
-
-
-def _boundaries(given: Sequence[int]) -> tuple[int, ...]:
-    if not all(map(is_id, given)):
-        raise ConfigError(f"aux_boundaries are {list(given)}; they must be integers, as 2,15,27")
-    return tuple(map(index, given))
-
-
-def _engine_config(options: dict[str, Any]) -> EngineConfig:
-    known = set(EngineConfig.__dataclass_fields__)
-    if unknown := sorted(set(options) - known):
-        raise ConfigError(f"unknown setting {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-    return EngineConfig(**options)

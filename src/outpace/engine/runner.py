@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ from torch import Tensor
 
 from outpace.config import ResolvedConfig
 from outpace.engine.frames import Frame, Frames, Shape
-from outpace.engine.grammars.masks import Masks, blank
+from outpace.engine.grammars.masks import Masks, mask_words
 from outpace.engine.marks import Marks
 from outpace.engine.ticket import Ticket, on_host
 from outpace.errors import RequestError
+from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 from outpace.speculation.catch_up import catch_up
 from outpace.speculation.chosen import Chosen
@@ -74,13 +76,25 @@ class Runner:
         Raises:
             RequestError: there is not enough.
         """
-        try:
-            self.state.provide(self._pair.target.config.vocab_size)
-        except torch.OutOfMemoryError as error:
+        if self.state.extras is None and not self.make_extras():
             raise RequestError(
                 "penalties, logit_bias, min_tokens and bad_words need more memory than is left for all "
                 f"{self.state.inert} rows: leave them out, or lower memory_fraction or max_rows"
-            ) from error
+            )
+
+    def make_extras(self) -> bool:
+        """Takes that memory. Says whether there was enough."""
+        try:
+            self.state.provide(self._pair.target.config.vocab_size)
+        except RuntimeError as error:
+            if self.state.device.type == "cuda" and not isinstance(error, torch.OutOfMemoryError):
+                raise  # what an earlier kernel did wrong
+            return False
+        return True
+
+    def withdraw(self) -> None:
+        """Lets that memory go, which nobody uses."""
+        self.state.withdraw()
 
     @contextmanager
     def with_phases(self) -> Iterator[None]:
@@ -111,6 +125,15 @@ class Runner:
             yield
         finally:
             self.frames = frames
+
+    @contextmanager
+    def with_models(self, target: Target, drafter: Drafter | None) -> Iterator[None]:
+        """Runs plans that are no graphs with other models over the same pages; they must compute the same."""
+        own, self._pair = self._pair, replace(self._pair, target=target, drafter=drafter)
+        try:
+            yield
+        finally:
+            self._pair = own
 
     @property
     def target(self) -> Target:
@@ -208,10 +231,10 @@ class Runner:
 
     def _allowed(self, masks: Masks, num_rows: int, num_places: int, drafts: list[list[int]]) -> Tensor:
         """Packed masks on the device."""
-        device = self.state.device
-        words_BSW = blank(num_rows, num_places, self._pair.target.config.vocab_size, pinned=device.type == "cuda")
-        masks.fill(words_BSW, drafts)
-        return words_BSW.to(device, non_blocking=True)
+        num_ids = self.target.config.vocab_size
+        shape = (num_rows, num_places, mask_words(num_ids))
+        allowed_BSW = torch.empty(shape, dtype=torch.int32, device=self.state.device)
+        return masks.bring(allowed_BSW, drafts, num_ids, self.target.group)
 
     def _prefill(self, plan: PrefillPlan, masks: Masks | None) -> Chosen:
         rows_B = upload(plan.rows, self.state.device)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from outpace.kernels.attention import PagedAttend
 from outpace.lab.mixture_rank import Drawn
 from outpace.models.latent import LatentAttention
-from outpace.models.layers import GatedMLP, Linear
+from outpace.models.layers import GatedMLP
+from outpace.models.linear import Linear
 
 Run = Callable[[], object]
 MAX_KERNELS = 24

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outpace.kernels.int4 import Int4
 from outpace.models.arch import LatentConfig, MixtureConfig, RopeConfig, TargetConfig
-from outpace.models.layers import Linear
+from outpace.models.linear import Linear
 from outpace.models.mixture import Mixture
 from outpace.models.packed import Packing
 from outpace.models.target import Target

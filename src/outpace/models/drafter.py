@@ -28,7 +28,8 @@ from outpace.distributed.group import ALONE, Group
 from outpace.errors import ConfigError
 from outpace.models.fresh import DrafterOptions, fresh_wiring
 from outpace.models.latent import LatentAttention
-from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, fuses, pack
+from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, RMSNorm
+from outpace.models.linear import Linear, fuses, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.parallel import Head, across
 from outpace.models.rope import RotaryEmbedding

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from outpace.distributed.group import ALONE, Group
 from outpace.kernels.attention import PagedAttend
 from outpace.models.arch import LatentConfig
-from outpace.models.layers import Attend, Linear, RMSNorm, SummandLinear, fuses
+from outpace.models.layers import Attend, RMSNorm
+from outpace.models.linear import Linear, SummandLinear, fuses
 from outpace.models.parallel import whole
 from outpace.models.rope import Rotary, rotate
 from outpace.models.shares import even_share

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from outpace.distributed.group import ALONE, Group
 from outpace.kernels.int4 import Int4
 from outpace.models.arch import MixtureConfig
-from outpace.models.layers import GatedMLP, Linear, fuses
+from outpace.models.layers import GatedMLP
+from outpace.models.linear import Linear, fuses
 from outpace.models.packed import Packing
 from outpace.models.parallel import whole
 from outpace.models.shares import even_share

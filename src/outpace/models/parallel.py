@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from outpace.distributed.group import Group, Unsummed
-from outpace.models.layers import Embedding, Linear, fuses
+from outpace.models.layers import Embedding
+from outpace.models.linear import Linear, fuses
 from outpace.models.shares import padded_share
 
 MAX_GATHERED = 64

@@ -63,7 +63,7 @@ def check_target(config: TargetConfig, num_ranks: int) -> None:
     if mixture is not None:
         sizes["moe_intermediate_size"] = mixture.intermediate_size
         sizes["the shared experts' intermediate size"] = mixture.shared_size
-    kv_heads = config.num_kv_heads if latent is None else num_ranks
+    kv_heads = config.num_kv_heads if latent is None else None
     if why := _why_not(sizes, kv_heads, num_ranks):
         raise ConfigError(f"tensor_parallel is {num_ranks}, but the target's {why}")
 
@@ -71,17 +71,23 @@ def check_target(config: TargetConfig, num_ranks: int) -> None:
 def why_whole(shape: LayerShape, num_ranks: int) -> str | None:
     """Why a drafter cannot be cut into so many ranks, so that each holds it whole; None if it can."""
     sizes = {"num_attention_heads": shape.num_heads, "intermediate_size": shape.intermediate_size}
-    return _why_not(sizes, shape.num_kv_heads if shape.latent is None else num_ranks, num_ranks)
+    return _why_not(sizes, shape.num_kv_heads if shape.latent is None else None, num_ranks)
 
 
-def _why_not(sizes: dict[str, int], num_kv_heads: int, num_ranks: int) -> str | None:
+def _why_not(sizes: dict[str, int], num_kv_heads: int | None, num_ranks: int) -> str | None:
+    """`num_kv_heads` is None where every rank holds what is cached."""
+    why = _uneven(sizes, num_kv_heads, num_ranks)
+    if why is None:
+        return None
+    fitting = [n for n in range(1, max(sizes.values()) + 1) if _uneven(sizes, num_kv_heads, n) is None]
+    nearest = [max(n for n in fitting if n < num_ranks), *(n for n in fitting if n > num_ranks)]
+    return f"{why}: try {' or '.join(map(str, nearest[:2]))}"
+
+
+def _uneven(sizes: dict[str, int], num_kv_heads: int | None, num_ranks: int) -> str | None:
     for name, size in sizes.items():
         if size % num_ranks:
-            fitting = [n for n in range(1, num_ranks) if all(s % n == 0 for s in sizes.values())]
-            return f"{name} is {size}, which {num_ranks} ranks cannot share evenly: try {fitting[-1]}"
-    if max(num_kv_heads, num_ranks) % min(num_kv_heads, num_ranks):
-        return (
-            f"num_key_value_heads is {num_kv_heads}: with {num_ranks} ranks some would hold more than others; the "
-            "number of ranks must divide it or be a multiple of it"
-        )
+            return f"{name} is {size}, which {num_ranks} ranks cannot share evenly"
+    if num_kv_heads is not None and max(num_kv_heads, num_ranks) % min(num_kv_heads, num_ranks):
+        return f"num_key_value_heads is {num_kv_heads}, of which some of {num_ranks} ranks would hold more than others"
     return None

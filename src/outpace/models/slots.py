@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from outpace.models.latent import LatentAttention
-from outpace.models.layers import Attention, GatedMLP, Linear, SummandLinear
+from outpace.models.layers import Attention, GatedMLP
+from outpace.models.linear import Linear, SummandLinear
 from outpace.models.loading import Slot
 from outpace.models.mixture import Mixture
 from outpace.models.packed import PackedSlot

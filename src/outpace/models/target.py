@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from outpace.distributed.group import ALONE, Group, Unsummed
 from outpace.models.arch import TargetConfig
 from outpace.models.latent import LatentAttention
-from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, Linear, RMSNorm, pack
+from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, RMSNorm
+from outpace.models.linear import Linear, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.mixture import Mixture
 from outpace.models.packed import Packing

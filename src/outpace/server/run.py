@@ -8,32 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-from time import time
 from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from outpace.errors import ConfigError
-from outpace.models.source import locate
-from outpace.models.text.tool_formats import ToolFormat
 from outpace.server import logs
-from outpace.server.app import make_app
+from outpace.server.assembly import assemble
 from outpace.server.client import EngineClient
 from outpace.server.jobs import Unavailable
-from outpace.server.metrics import Metrics
-from outpace.server.recent import Recent
 from outpace.server.reporting import report
-from outpace.server.restarts import Restarts
-from outpace.server.routes import Backend
-from outpace.server.settings import ServerConfig, api_keys
-from outpace.server.texts import Texts
-from outpace.server.tools import resolve_format
+from outpace.server.settings import ServerConfig
 from outpace.server.wire import Start
 
 MAX_HEADER_BYTES = 64 << 10
-LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 def serve(engine: Start, config: ServerConfig) -> None:
@@ -48,14 +38,8 @@ def serve(engine: Start, config: ServerConfig) -> None:
         ConfigError: the engine's settings or the address are wrong.
         EngineError: the engine died too often.
     """
-    keys = api_keys(config, os.environ.get("OUTPACE_API_KEY"))
-    texts = Texts.of(locate(engine.model))
-    tool_form = resolve_format(config.tool_parser, texts.chat_template)
-    logs.set_up()
-    logs.tell("tool calls", {"format": None if tool_form is None else tool_form.name, "parser": config.tool_parser})
-    if not keys and config.host not in LOCAL:
-        logs.tell("open to everybody", {"host": config.host, "remedy": "give a key: see --api-key-file"})
-    asyncio.run(_Run(engine, config, keys, texts, tool_form).run())
+    client, app = assemble(engine, config)
+    asyncio.run(_Run(client, app, config).run())
 
 
 class _Http(uvicorn.Server):
@@ -75,35 +59,8 @@ class _Http(uvicorn.Server):
 
 
 class _Run:
-    def __init__(
-        self,
-        engine: Start,
-        config: ServerConfig,
-        keys: tuple[bytes, ...],
-        texts: Texts,
-        tool_form: ToolFormat | None,
-    ) -> None:
-        self._config = config
-        self._client = EngineClient(
-            engine,
-            slots=config.max_concurrency,
-            queue_limit=config.queue_limit,
-            restarts=Restarts(config.max_restarts),
-            hang_timeout=config.hang_timeout,
-            tell=logs.tell,
-        )
-        metrics = Metrics(self._client)
-        backend = Backend(
-            client=self._client,
-            texts=texts,
-            metrics=metrics,
-            recent=Recent(),
-            name=config.served_name or engine.model,
-            tool_form=tool_form,
-            request_timeout=config.request_timeout,
-            created=int(time()),
-        )
-        app = make_app(backend, keys=keys, max_body_bytes=config.max_body_bytes)
+    def __init__(self, client: EngineClient, app: ASGIApp, config: ServerConfig) -> None:
+        self._client, self._config = client, config
         self._http = _Http(
             uvicorn.Config(
                 app,

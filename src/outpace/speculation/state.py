@@ -112,6 +112,10 @@ class State:
         if self.extras is None:
             self.extras = Extras.allocate(len(self.length_R), vocab_size, self.device)
 
+    def withdraw(self) -> None:
+        """Lets the extras go, which nobody uses."""
+        self.extras = None
+
     def apply(self, changes: Changes, page_size: int) -> None:
         """Uploads what the host changed: first new rows, then pages (a new row's pages are among them)."""
         if changes.rows:

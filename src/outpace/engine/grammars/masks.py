@@ -1,6 +1,7 @@
 """The masks of one forward: which tokens each row may choose at each of its positions, given its own drafts.
 
-The host makes them while the device verifies: what it needs to know of the forward is the drafts.
+The host makes them while the device verifies: what it needs to know of the forward is the drafts. Of several ranks the
+first makes them for all.
 """
 
 from __future__ import annotations
@@ -13,15 +14,33 @@ import torch
 from llguidance import LLExecutor, LLMatcher
 from torch import Tensor
 
+from outpace.distributed.group import Group
 from outpace.engine.sequence import Sequence
 from outpace.kernels.mask import EVERY, num_words
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Rows under a grammar: (place in the plan, sequence), at least one. Their tokens are all known."""
+    """Rows under a grammar: (place in the plan, sequence). Their tokens are all known."""
 
     lines: tuple[tuple[int, Sequence], ...]
+    """None in a rank that takes the first one's masks."""
+
+    def bring(self, allowed_BSW: Tensor, drafts: Listed[Listed[int]], num_ids: int, group: Group) -> Tensor:
+        """Writes the masks on the device, of every rank of the group; those of other rows admit everything.
+
+        Args:
+            allowed_BSW: int32 on the device; S is 1 + K, W `mask_words`.
+            drafts: K token ids a row; no row at all where nothing was drafted.
+            num_ids: vocabulary of the target.
+            group: every rank brings masks at the same moment.
+        """
+        if self.lines:
+            num_rows, num_places, _ = allowed_BSW.shape
+            words_BSW = blank(num_rows, num_places, num_ids, pinned=allowed_BSW.is_cuda)
+            self.fill(words_BSW, drafts)
+            allowed_BSW.copy_(words_BSW, non_blocking=True)
+        return group.broadcast(allowed_BSW)
 
     def fill(self, words_BSW: Tensor, drafts: Listed[Listed[int]]) -> None:
         """Writes the masks of their rows; those behind a draft that the grammar does not admit mean nothing.
@@ -56,6 +75,10 @@ def _compute(
     else:
         asked = [(*state, drafts) for state, drafts in zip(states, own, strict=True)]
         executor.unsafe_compute_mask_ptr_with_draft_token(asked, *target)
+
+
+THE_FIRST_RANKS = Masks(())
+"""What a rank brings that does not follow answers itself."""
 
 
 def masks_of(lines: Listed[tuple[int, Sequence]]) -> Masks | None:

@@ -1,7 +1,8 @@
 """The other ranks as the first one sees them: started, told what to do, watched, and ended.
 
-A rank that dies ends the group: its connection breaks, what waits for it in a collective is aborted, and whatever the
-first rank does next raises an `EngineError` that says which rank died and how. The others end with their connections.
+A rank that dies ends the group: its connection breaks, or nothing comes over it any more; what waits for it in a
+collective is aborted, and whatever the first rank does next raises an `EngineError` that says which rank died and how.
+The others end with their connections.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ SECONDS_TO_NOTICE = 5.0
 """How long an error of our own is held back for a rank's death to be seen, which would explain it."""
 SECONDS_TO_EXPLAIN = 2.0
 """How long what a rank says is held back: a rank that died without a word would explain it."""
+SECONDS_OF_SILENCE = 120.0
+"""How long a rank may say nothing: it has a beat of its own, whatever else it does, once Python runs in it."""
 SECONDS_TO_GIVE_UP = 20.0
 """How long a forward may stay stuck on the device after a rank died, before this process ends itself."""
 STUCK = 70
@@ -45,11 +48,12 @@ class Crew:
     """Ranks 1 … size - 1.
 
     Args:
-        pipes: to each of them, in order.
+        connections: to each of them, in order.
         workers: their processes, if this one started them.
     """
 
-    def __init__(self, pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker]) -> None:
+    def __init__(self, connections: Sequence[socket.socket], workers: Sequence[Worker]) -> None:
+        pipes: list[Pipe[Answer]] = [Pipe(connection, Answer, SECONDS_OF_SILENCE) for connection in connections]
         self._pipes, self._workers = pipes, workers
         self.last: torch.cuda.Event | None = None
         """The end of the forward that was enqueued last."""
@@ -74,27 +78,16 @@ class Crew:
             EngineError: one did not come up.
         """
         workers = [Worker("outpace.engine.ranks.follower", settings) for _ in range(num_others)]
-        crew = cls([Pipe(worker.connection, Answer) for worker in workers], workers)
-        crew.hear(orders.Here)
-        return crew
+        return cls([worker.connection for worker in workers], workers).complete()
 
-    @classmethod
-    def gather(cls, connections: Sequence[socket.socket]) -> Crew:
-        """Takes in ranks that torchrun started.
+    def complete(self) -> Crew:
+        """This crew, once Python runs in all of its processes.
 
         Raises:
-            EngineError: one hung up before it said which rank it is.
+            EngineError: one did not come up.
         """
-        pipes: dict[int, Pipe[Answer]] = {}
-        for connection in connections:
-            pipe: Pipe[Answer] = Pipe(connection, Answer)
-            try:
-                here = pipe.receive()
-            except PipeClosed as error:
-                raise EngineError(f"a rank that torchrun started ended before it began: {error}") from error
-            assert isinstance(here, orders.Here)
-            pipes[here.rank] = pipe
-        return cls([pipes[rank] for rank in sorted(pipes)], [])
+        self.hear(orders.Here)
+        return self
 
     def close(self) -> None:
         """Ends the other ranks' processes; at the latest that happens when this process ends."""
@@ -206,6 +199,8 @@ class Crew:
         try:
             while True:
                 match answer := pipe.receive():
+                    case orders.Beat():
+                        pass
                     case orders.Checked():
                         self._compare(rank, answer)
                     case orders.Failed(message=message):
@@ -216,6 +211,8 @@ class Crew:
         except PipeClosed as error:
             ended = self._workers[rank - 1].how_it_ended() if self._workers else None
             self._fail(rank, f"its process {ended}" if ended else str(error))
+            if self._workers:
+                self._workers[rank - 1].kill()  # one that hangs would hold others in a collective
 
     def _compare(self, rank: int, checked: orders.Checked) -> None:
         with self._lock:
@@ -259,6 +256,8 @@ class Crew:
 
 def _end(pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker]) -> None:
     for pipe in pipes:
+        with suppress(PipeClosed):  # who has failed hears nothing
+            pipe.send(orders.End())
         pipe.close()
     for worker in workers:
         worker.end()

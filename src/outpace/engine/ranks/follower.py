@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from threading import Thread
@@ -20,9 +21,11 @@ import torch
 from torch.distributed.distributed_c10d import Store
 
 from outpace.distributed import nccl
+from outpace.distributed.launcher import Launched
 from outpace.distributed.pipe import Pipe, PipeClosed
-from outpace.distributed.rendezvous import Launched, device_of, join, reach_store
+from outpace.distributed.rendezvous import device_of, join, reach_store
 from outpace.engine.devices import DTYPES
+from outpace.engine.grammars.masks import THE_FIRST_RANKS, Masks
 from outpace.engine.memory import free_bytes
 from outpace.engine.parts import load_parts
 from outpace.engine.ranks import orders
@@ -34,15 +37,16 @@ from outpace.errors import OutpaceError
 from outpace.models.source import locate
 from outpace.models.sums import settle as settle_sums
 from outpace.speculation.pair import Pair
+from outpace.types import Plan
 
 FAILED = 1
+LOST = 3
+"""Exit status where the first rank is gone without a word: torchrun then starts all ranks again."""
+SECONDS_A_BEAT = 1.0
 
 
 def main(descriptor: int) -> None:
     """Follows over an inherited socket until the first rank hangs up."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the first rank decides when this one ends
-    faulthandler.register(signal.SIGUSR1)  # shows on stderr where a rank stands that does not get on
     follow(Pipe(socket.socket(fileno=descriptor), Order))
 
 
@@ -53,10 +57,14 @@ def follow(pipe: Pipe[Order], here: Launched | None = None, store: Store | None 
         pipe: to the first rank.
         here, store: what torchrun said and where its ranks meet; None where the first rank says so.
     """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the first rank decides when this one ends
+    faulthandler.register(signal.SIGUSR1)  # shows on stderr where a rank stands that does not get on
     queue: SimpleQueue[Order] = SimpleQueue()
     Thread(target=_read, args=(pipe, queue), name="orders", daemon=True).start()
     try:
-        pipe.send(orders.Here(rank=-1 if here is None else here.rank))
+        pipe.send(orders.Here())
+        Thread(target=_beat, args=(pipe,), name="beat", daemon=True).start()
         runner = _ready(pipe, queue, here, store)
         checksum = Checksum(runner.num_ahead)
         with ExitStack() as phases:
@@ -72,10 +80,18 @@ def follow(pipe: Pipe[Order], here: Launched | None = None, store: Store | None 
 def _read(pipe: Pipe[Order], queue: SimpleQueue[Order]) -> None:
     """The end of the connection is noticed in the longest forward, and in a collective that others left."""
     try:
-        while True:
-            queue.put(pipe.receive())
+        while not isinstance(order := pipe.receive(), orders.End):
+            queue.put(order)
     except PipeClosed:
-        os._exit(0)
+        os._exit(LOST)
+    os._exit(0)
+
+
+def _beat(pipe: Pipe[Order]) -> None:
+    with suppress(PipeClosed):  # the reader ends the process
+        while True:
+            time.sleep(SECONDS_A_BEAT)
+            pipe.send(orders.Beat())
 
 
 def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, store: Store | None) -> Runner:
@@ -112,12 +128,14 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
 
 def _obey(order: Order, runner: Runner, checksum: Checksum, pipe: Pipe[Order], phases: ExitStack) -> None:
     match order:
-        case orders.Cycle(plan=plan) | orders.Prefill(plan=plan) | orders.CatchUp(plan=plan):
-            seen = checksum.add(runner.enqueue(plan))
-            if seen is not None:
-                pipe.send(orders.Checked(num_forwards=seen[0], checksum=seen[1]))
+        case orders.Cycle(plan=plan, masked=masked) | orders.Prefill(plan=plan, masked=masked):
+            _run(plan, THE_FIRST_RANKS if masked else None, runner, checksum, pipe)
+        case orders.CatchUp(plan=plan):
+            _run(plan, None, runner, checksum, pipe)
         case orders.Provide():
-            runner.provide()
+            pipe.send(orders.Provided(done=runner.make_extras()))
+        case orders.Withdraw():
+            runner.withdraw()
         case orders.Occupy(num_rows=num_rows, columns=columns):
             runner.occupy(num_rows, columns)
         case orders.PutBack(num_rows=num_rows, context=context):
@@ -134,6 +152,12 @@ def _obey(order: Order, runner: Runner, checksum: Checksum, pipe: Pipe[Order], p
             phases.close()
         case _:
             raise AssertionError(f"{type(order).__name__} came to a rank that runs already")
+
+
+def _run(plan: Plan, masks: Masks | None, runner: Runner, checksum: Checksum, pipe: Pipe[Order]) -> None:
+    seen = checksum.add(runner.enqueue(plan, masks))
+    if seen is not None:
+        pipe.send(orders.Checked(num_forwards=seen[0], checksum=seen[1]))
 
 
 if __name__ == "__main__":

@@ -61,27 +61,36 @@ class Leader(Runner):
             yield
 
     def enqueue(self, plan: Plan, masks: Masks | None = None) -> Ticket:
-        """Starts one forward on every rank. Requests with a grammar are refused where there are several ranks.
+        """Starts one forward on every rank; masks are made here and broadcast.
 
         Raises:
             EngineError: a rank died, or ranks chose different tokens.
         """
-        assert masks is None
         if self.target.group.apart.on:
-            return super().enqueue(plan)
-        self._crew.tell(orders.order_of(plan))
+            return super().enqueue(plan, masks)
+        self._crew.tell(orders.order_of(plan, masked=masks is not None))
         with self._crew.in_step():
-            ticket = super().enqueue(plan)
+            ticket = super().enqueue(plan, masks)
             self._crew.last = ticket.done
             seen = self._checksum.add(ticket)
         if seen is not None:
             self._crew.compare(*seen)
         return SharedTicket(**{field.name: getattr(ticket, field.name) for field in fields(ticket)}, crew=self._crew)
 
-    def provide(self) -> None:
-        """See `Runner.provide`."""
+    def make_extras(self) -> bool:
+        """See `Runner.make_extras`: on all ranks, or on none."""
         self._crew.tell(orders.Provide())
-        super().provide()
+        with self._crew.in_step():
+            done = [super().make_extras(), *(other.done for other in self._crew.hear(orders.Provided))]
+        if all(done):
+            return True
+        self.withdraw()
+        return False
+
+    def withdraw(self) -> None:
+        """See `Runner.withdraw`."""
+        self._crew.tell(orders.Withdraw())
+        super().withdraw()
 
     def occupy(self, num_rows: int, columns: int) -> None:
         """See `Runner.occupy`."""

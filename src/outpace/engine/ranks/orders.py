@@ -43,12 +43,16 @@ class Cycle(_Message, frozen=True, kw_only=True):
     """Run this plan."""
 
     plan: CyclePlan
+    masked: bool
+    """The first rank broadcasts masks in the middle of it."""
 
 
 class Prefill(_Message, frozen=True, kw_only=True):
     """Run this plan."""
 
     plan: PrefillPlan
+    masked: bool
+    """As a cycle's."""
 
 
 class CatchUp(_Message, frozen=True, kw_only=True):
@@ -58,7 +62,11 @@ class CatchUp(_Message, frozen=True, kw_only=True):
 
 
 class Provide(_Message, frozen=True, kw_only=True):
-    """`Runner.provide`."""
+    """`Runner.make_extras`, to be answered with `Provided`."""
+
+
+class Withdraw(_Message, frozen=True, kw_only=True):
+    """`Runner.withdraw`: some rank could not provide."""
 
 
 class Occupy(_Message, frozen=True, kw_only=True):
@@ -97,10 +105,16 @@ class TimePhases(_Message, frozen=True, kw_only=True):
     on: bool
 
 
+class End(_Message, frozen=True, kw_only=True):
+    """The last order: what was to be done is done. A connection that ends without it was cut off."""
+
+
 class Here(_Message, frozen=True, kw_only=True):
     """A rank's process has started."""
 
-    rank: int
+
+class Beat(_Message, frozen=True, kw_only=True):
+    """The rank's process lives, whatever it is doing."""
 
 
 class Loaded(_Message, frozen=True, kw_only=True):
@@ -116,6 +130,12 @@ class Settled(_Message, frozen=True, kw_only=True):
     """Pages and state are there."""
 
 
+class Provided(_Message, frozen=True, kw_only=True):
+    """Whether the rank had the memory."""
+
+    done: bool
+
+
 class Checked(_Message, frozen=True, kw_only=True):
     """Checksum of the tokens that the rank's first so many forwards chose."""
 
@@ -129,16 +149,17 @@ class Failed(_Message, frozen=True, kw_only=True):
     message: str
 
 
-Order = Load | Settle | Cycle | Prefill | CatchUp | Provide | Occupy | PutBack | Vacate | Compile | Capture | TimePhases
-Answer = Here | Loaded | Settled | Checked | Failed
+ForTiming = Occupy | PutBack | Vacate | TimePhases
+Order = Load | Settle | Cycle | Prefill | CatchUp | Provide | Withdraw | Compile | Capture | ForTiming | End
+Answer = Here | Beat | Loaded | Settled | Provided | Checked | Failed
 
 
-def order_of(plan: Plan) -> Order:
-    """The order to run a plan."""
+def order_of(plan: Plan, *, masked: bool) -> Order:
+    """The order to run a plan, under masks or not."""
     match plan:
         case CyclePlan():
-            return Cycle(plan=plan)
+            return Cycle(plan=plan, masked=masked)
         case PrefillPlan():
-            return Prefill(plan=plan)
+            return Prefill(plan=plan, masked=masked)
         case CatchUpPlan():
             return CatchUp(plan=plan)

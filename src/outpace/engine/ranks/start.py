@@ -10,28 +10,22 @@ from torch.distributed.distributed_c10d import Store
 from outpace.config import EngineConfig, ResolvedConfig
 from outpace.distributed import nccl
 from outpace.distributed.group import Group
+from outpace.distributed.handshake import ranks_key
+from outpace.distributed.launcher import Launched, launched
+from outpace.distributed.meeting import meet_first, meet_others
 from outpace.distributed.pipe import Pipe
-from outpace.distributed.rendezvous import (
-    Launched,
-    device_of,
-    join,
-    launched,
-    meet_first,
-    meet_others,
-    open_store,
-    torchrun_store,
-)
+from outpace.distributed.rendezvous import device_of, join, open_store, torchrun_store
 from outpace.engine.memory import free_bytes
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.crew import Crew
 from outpace.engine.ranks.follower import follow
 from outpace.engine.ranks.leader import Leader
 from outpace.engine.ranks.orders import Order
+from outpace.engine.resolve import Wanted
 from outpace.errors import ConfigError
 from outpace.models.parallel import MAX_GATHERED
 from outpace.models.registry import describe_target
 from outpace.models.shares import check_target
-from outpace.models.source import Source
 from outpace.models.sums import settle as settle_sums
 from outpace.speculation.pair import Pair
 
@@ -47,20 +41,21 @@ def check_ranks(config: EngineConfig) -> None:
         raise ConfigError(f"nccl is {list(config.nccl)}, but one rank alone has no use for it: set tensor_parallel")
 
 
-def _torchrun(here: Launched, size: int) -> Store:
-    """The store of torchrun's ranks. Returns in the first of them; the others follow it until it ends.
+def _torchrun(here: Launched, size: int) -> tuple[Store, Crew]:
+    """The store of torchrun's ranks, and the others. Returns in the first of them; another follows until that ends.
 
     Raises:
-        ConfigError: torchrun started another number of ranks.
+        ConfigError: torchrun started another number of ranks, or gave them no key.
+        EngineError: the first rank cannot be reached.
     """
     if here.size != size:
         raise ConfigError(
             f"tensor_parallel is {size}, but torchrun started {here.size} ranks (WORLD_SIZE): make them equal"
         )
-    store = torchrun_store()
+    key, store = ranks_key(), torchrun_store()
     if here.rank:
-        follow(Pipe(meet_first(store), Order), here, store)
-    return store
+        follow(Pipe(meet_first(store, here, key), Order), here, store)
+    return store, Crew(meet_others(store, here, key), []).complete()
 
 
 class Ranks:
@@ -76,26 +71,17 @@ class Ranks:
         self._crew.close()
 
     @classmethod
-    def start(
-        cls,
-        config: EngineConfig,
-        source: Source,
-        drafter: str | None,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        aux_boundaries: tuple[int, ...] | None,
-    ) -> Ranks:
+    def start(cls, asked: Wanted) -> Ranks:
         """Starts the other ranks, which begin to load, and joins them.
 
         Raises:
             ConfigError: the model cannot be shared by so many ranks, or there are not enough GPUs.
             EngineError: a rank did not come up.
         """
-        size, here = config.tensor_parallel, launched()
-        check_target(describe_target(source).config, size)
-        asked = nccl.parse(config.nccl)
-        nccl.apply(asked)
+        size, here, device = asked.config.tensor_parallel, launched(), asked.device
+        check_target(describe_target(asked.source).config, size)
+        settings = nccl.parse(asked.config.nccl)
+        nccl.apply(settings)
         own = device_of(device, 0 if here is None else here.local_rank, size if here is None else here.local_rank + 1)
         num_threads = max(1, torch.get_num_threads() // size) if device.type == "cpu" and here is None else None
         store: Store
@@ -105,8 +91,7 @@ class Ranks:
             store = own_store = open_store(size)
             port = own_store.port
         else:
-            store = _torchrun(here, size)
-            crew = Crew.gather(meet_others(store, size - 1))
+            store, crew = _torchrun(here, size)
         crew.tell(
             [
                 orders.Load(
@@ -114,23 +99,23 @@ class Ranks:
                     size=size,
                     port=port,
                     num_threads=num_threads,
-                    model=str(source.path),
-                    drafter=drafter,
-                    dtype=str(dtype).removeprefix("torch."),
+                    model=str(asked.source.path),
+                    drafter=asked.drafter,
+                    dtype=str(asked.dtype).removeprefix("torch."),
                     device=device.type,
-                    aux_boundaries=aux_boundaries,
-                    weights=config.weights,
-                    sums=config.sums,
+                    aux_boundaries=asked.aux_boundaries,
+                    weights=asked.config.weights,
+                    sums=asked.config.sums,
                 )
                 for rank in range(1, size)
             ]
         )
-        group = crew.watched(lambda: settle_sums(join(store, 0, size, own), own, config.sums))
+        group = crew.watched(lambda: settle_sums(join(store, 0, size, own), own, asked.config.sums))
         if group.exchange is not None:
             crew.sets_free.append(group.exchange.stop)
         if own.type == "cuda":
             torch.cuda.set_device(own)  # of this thread; the other one was for waiting
-        return cls(group, own, crew, asked)
+        return cls(group, own, crew, settings)
 
     def free_bytes(self) -> int:
         """Memory that is free on every rank once all have loaded.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -58,9 +58,13 @@ Contender = Callable[[Sequence[Ask]], Seen]
 
 
 def plain(llm: LLM) -> Contender:
-    """Decodes without a drafter."""
-    alone = LLM.from_parts(llm.target, None, llm.config)
-    return lambda asks: Seen(windows=tuple(decode(alone, *ask, nullcontext()) for ask in asks))
+    """Decodes plainly: no draft, and no drafter in the prefill."""
+
+    def measure(asks: Sequence[Ask]) -> Seen:
+        wanted = [(prompt_ids, replace(params, max_k=0)) for prompt_ids, params in asks]
+        return Seen(windows=tuple(decode(llm, *ask, nullcontext()) for ask in wanted))
+
+    return measure
 
 
 def as_they_come(llm: LLM) -> Contender:
@@ -94,7 +98,6 @@ def graphs(llm: LLM) -> Contender:
 
 def spanned(llm: LLM) -> Contender:
     """On a CPU: cycles whose layers note their calls."""
-    spied, rows = watched(llm)
 
     def measure(asks: Sequence[Ask]) -> Seen:
         windows: list[Window] = []
@@ -102,9 +105,8 @@ def spanned(llm: LLM) -> Contender:
         time: dict[Key, float] = defaultdict(float)
         count: dict[Key, float] = defaultdict(float)
         for ask in asks:
-            rows.clear()
-            with cycle_times(spied) as times:
-                windows.append(decode(spied, *ask, nullcontext()))
+            with watched(llm) as rows, cycle_times(llm) as times:
+                windows.append(decode(llm, *ask, nullcontext()))
             means.append(times.since(windows[-1].began)[0])
             inside = [Ran(*span) for span in rows if span[1] >= windows[-1].began]
             for name, seconds in to_the_innermost(inside).items():

@@ -136,15 +136,18 @@ def _contenders(llm: LLM) -> dict[str, Contender]:
     found: dict[str, Contender] = {} if llm.config.k == 0 else {PLAIN: contenders.plain(llm)}
     if llm.device.type == "cpu":
         return found | {SERVED: contenders.as_they_come(llm), SERVED_SEEN: contenders.spanned(llm)}
+    found |= {SERVED: contenders.graphs(llm), SERVED_SEEN: contenders.traced(llm, eager=False)}
+    if llm.ranks is not None:
+        return found
     return found | {
-        SERVED: contenders.graphs(llm),
-        SERVED_SEEN: contenders.traced(llm, eager=False),
         EAGER: contenders.as_they_come(llm),
         EAGER_SEEN: contenders.traced(llm, eager=True),
     }
 
 
 def _why_one_way(llm: LLM) -> str:
+    if llm.device.type == "cuda":
+        return "ranks replay the same graphs: they are not run without them, so there is no launch cost to compare"
     return f"{llm.device} has no graphs: cycles run operation by operation, and there is no launch cost to compare"
 
 
@@ -245,6 +248,8 @@ def _best(rates: Sequence[Rates]) -> Rates:
 
 
 def _limits(llm: LLM, rates: Rates, context: int) -> tuple[dict[str, dict[str, float]], str | None]:
+    if llm.ranks is not None:
+        return {}, f"limits are of a model that lies on one device; this one is cut over {llm.ranks.group.size} ranks"
     wiring = None if llm.drafter is None else llm.drafter.wiring
     try:
         least = cycle_parts(llm.target.config, wiring, llm.dtype.itemsize, num_rows=1, k=llm.config.k, context=context)
@@ -256,7 +261,7 @@ def _limits(llm: LLM, rates: Rates, context: int) -> tuple[dict[str, dict[str, f
 
 
 def _notes(llm: LLM, served: Way) -> list[str]:
-    notes = []
+    notes = [] if llm.ranks is None else ["parts are those of rank 0; all-reduce is gathering, and waiting for others"]
     if llm.config.simulate_acceptance:
         notes.append("the weights are random: acceptance is simulated, and only times mean anything")
     for frame in llm.engine.runner.describe().get("eager", ()):

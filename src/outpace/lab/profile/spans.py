@@ -1,22 +1,25 @@
-"""Where time goes inside a forward on a CPU: a second engine over the same weights, whose layers note their calls.
+"""Where time goes inside a forward on a CPU: models of the same weights, whose layers note their calls.
 
-Layers run without hooks, for speed. So shallow copies of them are made whose children are wrapped; the engine that is
-timed carries none of this. A profiler that sees every operation would cost far more than it explains.
+Layers run without hooks, for speed. So shallow copies of them are made whose children are wrapped, and take the place
+of the engine's own for a while. A profiler that sees every operation would cost far more than it explains. Of several
+ranks the first is watched.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from outpace import LLM
-from outpace.lab.profile.parts import ATTENTION, EXPERTS, FUSION, HEAD, LINEAR, NORMS, SMALL
+from outpace.distributed.group import Group
+from outpace.lab.profile.parts import ALL_REDUCE, ATTENTION, EXPERTS, FUSION, HEAD, LINEAR, NORMS, SMALL
 from outpace.models.drafter import Drafter
-from outpace.models.layers import Linear
+from outpace.models.linear import Linear
 from outpace.models.mixture import Mixture
 from outpace.models.target import Layer, Target
 
@@ -52,6 +55,13 @@ class SpannedNorm(Spanned):
         return self._noted(self._inner.add, self._label, x, delta)
 
 
+class SpannedGroup(Spanned):
+    """What ranks do together, waiting for each other included."""
+
+    def gather(self, part: Tensor) -> Any:
+        return self._noted(self._inner.gather, self._label, part)
+
+
 class SpannedModel(Spanned):
     """A target or a drafter, with the calls that are not its forward."""
 
@@ -71,17 +81,24 @@ def label(phase: str, part: str) -> str:
     return f"{phase}{SEPARATOR}{part}"
 
 
-def watched(llm: LLM) -> tuple[LLM, list[Span]]:
-    """An engine like `llm`, with pages of its own, and the list that its calls are noted in, in seconds."""
+@contextmanager
+def watched(llm: LLM) -> Iterator[list[Span]]:
+    """The list in which the calls of an engine's models are noted inside, in seconds."""
     rows: list[Span] = []
     target: Any = SpannedModel(_target(llm.target.model, rows), "verify", rows)
     drafter: Any = None if llm.drafter is None else SpannedModel(_drafter(llm.drafter, rows), "draft", rows)
-    return LLM.from_parts(replace(llm.target, model=target), drafter, llm.config), rows
+    with llm.engine.runner.with_models(target, drafter):
+        yield rows
 
 
 def _target(model: Target, rows: list[Span]) -> Any:
     layers = [_layer(layer, rows) for layer in model.layers if isinstance(layer, Layer)]
-    return _with(model, layers=layers, norm=SpannedNorm(model.norm, label("verify", NORMS), rows))
+    return _with(
+        model,
+        layers=layers,
+        norm=SpannedNorm(model.norm, label("verify", NORMS), rows),
+        lm_head=_with(model.lm_head, group=_group(model.lm_head.group, "verify", rows)),
+    )
 
 
 def _layer(layer: Layer, rows: list[Span]) -> Any:
@@ -94,7 +111,8 @@ def _layer(layer: Layer, rows: list[Span]) -> Any:
         if layer.mlp.shared is not None:
             dense["shared"] = Spanned(layer.mlp.shared, label("verify", LINEAR), rows)
         mlp = Spanned(_with(layer.mlp, **dense), label("verify", EXPERTS), rows)
-    return _with(layer, **norms, attention=_attention(layer.attention, "verify", rows), mlp=mlp)
+    group = _group(layer.group, "verify", rows)
+    return _with(layer, **norms, group=group, attention=_attention(layer.attention, "verify", rows), mlp=mlp)
 
 
 def _drafter(drafter: Drafter, rows: list[Span]) -> Any:
@@ -104,7 +122,13 @@ def _drafter(drafter: Drafter, rows: list[Span]) -> Any:
         **{name: SpannedNorm(getattr(drafter, name), label("draft", NORMS), rows) for name in names},
         attention=_attention(drafter.attention, "draft", rows),
         mlp=Spanned(drafter.mlp, label("draft", LINEAR), rows),
+        group=_group(drafter.group, "draft", rows),
+        lm_head=_with(drafter.lm_head, group=_group(drafter.lm_head.group, "draft", rows)),
     )
+
+
+def _group(group: Group, phase: str, rows: list[Span]) -> Any:
+    return SpannedGroup(group, label(phase, ALL_REDUCE), rows)
 
 
 def _attention(attention: Any, phase: str, rows: list[Span]) -> Spanned:

@@ -1,0 +1,29 @@
+"""What torchrun told this process; needs no torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One process of torchrun's."""
+
+    rank: int
+    local_rank: int
+    size: int
+    local_size: int
+    """Ranks on this machine."""
+    first: str
+    """The address of the first rank's machine."""
+
+
+def launched() -> Launched | None:
+    """None where this process was started by hand."""
+    if not all(name in os.environ for name in NAMES):
+        return None
+    rank, local_rank, size, local_size = (int(os.environ[name]) for name in NAMES[:4])
+    return Launched(rank, local_rank, size, local_size, os.environ["MASTER_ADDR"])

@@ -1,0 +1,62 @@
+"""A server put together from its settings: the engine's supervisor, and the application over it."""
+
+from __future__ import annotations
+
+import os
+from time import time
+
+from starlette.types import ASGIApp
+
+from outpace.models.source import locate
+from outpace.server import logs
+from outpace.server.app import make_app
+from outpace.server.client import EngineClient
+from outpace.server.metrics import Metrics
+from outpace.server.recent import Recent
+from outpace.server.restarts import Restarts
+from outpace.server.routes import Backend
+from outpace.server.settings import ServerConfig, api_keys
+from outpace.server.texts import Texts
+from outpace.server.tools import resolve_format
+from outpace.server.wire import Start
+
+LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+def assemble(engine: Start, config: ServerConfig) -> tuple[EngineClient, ASGIApp]:
+    """The engine's client, which is yet to be run, and the application that asks it.
+
+    Args:
+        engine: what to load.
+        config: how to serve it; where to listen is not read.
+
+    Raises:
+        CheckpointError: there is no such model, or its tokenizer is broken.
+        ConfigError: a key or the tool parser is wrong.
+    """
+    keys = api_keys(config, os.environ.get("OUTPACE_API_KEY"))
+    texts = Texts.of(locate(engine.model))
+    tool_form = resolve_format(config.tool_parser, texts.chat_template)
+    logs.set_up()
+    logs.tell("tool calls", {"format": None if tool_form is None else tool_form.name, "parser": config.tool_parser})
+    if not keys and config.host not in LOCAL:
+        logs.tell("open to everybody", {"host": config.host, "remedy": "give a key: see --api-key-file"})
+    client = EngineClient(
+        engine,
+        slots=config.max_concurrency,
+        queue_limit=config.queue_limit,
+        restarts=Restarts(config.max_restarts),
+        hang_timeout=config.hang_timeout,
+        tell=logs.tell,
+    )
+    backend = Backend(
+        client=client,
+        texts=texts,
+        metrics=Metrics(client),
+        recent=Recent(),
+        name=config.served_name or engine.model,
+        tool_form=tool_form,
+        request_timeout=config.request_timeout,
+        created=int(time()),
+    )
+    return client, make_app(backend, keys=keys, max_body_bytes=config.max_body_bytes)
