@@ -156,6 +156,7 @@ def test_04_the_end_among_the_drafts_ends_it(talker: Server) -> None:
     assert answer["usage"]["completion_tokens"] == 7
     told = answer["usage"]["speculation"]
     assert (told["cycles"], told["accept_length"]) == (2, 3.0)  # 6 tokens behind the one that prefill chose
+    assert (told["drafted_at"], told["accepted_at"]) == ([2, 1, 1, 1], [2, 1, 1, 1])  # none behind the end
 
 
 def test_05_a_drafter_that_ends_before_the_context_costs_only_speed(talker: Server) -> None:
@@ -325,7 +326,7 @@ def test_20_default_taps_are_said_and_a_collapse_is_reported_as_wiring(folder: P
         ask(server, max_tokens=DOUBT_AFTER + 50)
         line = server.event("drafter hardly ever right")
         assert line["level"] == "warning" and "wired wrongly" in line["likely"] and "--aux-boundaries" in line["remedy"]
-    assert wiring_doubt(Totals(first_drafted=DOUBT_AFTER, first_accepted=DOUBT_AFTER // 10)) is None
+    assert wiring_doubt(Totals(drafted_at=(DOUBT_AFTER,), accepted_at=(DOUBT_AFTER // 10,))) is None
 
 
 @pytest.mark.gpu

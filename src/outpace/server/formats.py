@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from outpace.server.calling import CallPart
 from outpace.server.jobs import Job
 from outpace.server.spelling import Entry, columns
+from outpace.server.totals import by_place
 
 Choice = dict[str, Any]
 
@@ -177,11 +178,17 @@ def usage(num_prompts: Sequence[int], jobs: Sequence[Job]) -> dict[str, Any]:
     firsts = zip(num_prompts, jobs[::num_choices], strict=True)
     cycles = sum(job.tally.cycles for job in jobs)
     emitted = sum(job.tally.emitted for job in jobs)
-    speculation = {
+    drafted_at, accepted_at = (
+        by_place(job.tally.drafted_at for job in jobs),
+        by_place(job.tally.accepted_at for job in jobs),
+    )
+    speculation: dict[str, Any] = {
         "accept_length": round(emitted / cycles, 4) if cycles else None,
         "cycles": cycles,
-        "drafted": sum(job.tally.drafted for job in jobs),
-        "accepted": sum(job.tally.accepted for job in jobs),
+        "drafted": sum(drafted_at),
+        "accepted": sum(accepted_at),
+        "drafted_at": drafted_at,
+        "accepted_at": accepted_at,
     }
     if any(job.tally.simulated for job in jobs):
         speculation["simulated"] = True  # such an answer is worth nothing but its speed, and says so

@@ -269,7 +269,7 @@ async def _state(backend: Backend) -> dict[str, Any]:
         "running": desk.num_running,
         "waiting": desk.num_waiting,
         "slots": desk.slots,
-        "totals": {name: getattr(desk.totals, name) for name in type(desk.totals).__slots__},
+        "totals": desk.totals.as_dict(),
         "now": None if now is None else {field: getattr(now, field) for field in STATE_FIELDS},
         "recent": backend.recent.listed(),
         "settings": client.described,

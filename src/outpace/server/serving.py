@@ -122,7 +122,7 @@ class Serving:
                 case Abort(id=request_id):
                     self._abort(request_id)
                 case AskState(ask=ask):
-                    self._send(state.of(ask, self._llm, num_rows=len(self._served)))
+                    self._send(state.of(ask, self._llm))
                 case _:
                     raise WireError(f"{type(message).__name__} came to an engine that runs already")
             if not self._suspicion.seeking:
@@ -235,10 +235,8 @@ def _tally(chunk: Chunk) -> Tally:
     return Tally(
         cycles=stats.cycles,
         emitted=stats.emitted,
-        drafted=stats.drafted,
-        accepted=stats.accepted,
-        first_drafted=sum(stats.drafted_at[:1]),
-        first_accepted=sum(stats.accepted_at[:1]),
+        drafted_at=stats.drafted_at,
+        accepted_at=stats.accepted_at,
         reused=stats.reused,
         simulated=stats.simulated,
     )

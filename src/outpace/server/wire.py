@@ -98,11 +98,8 @@ class Tally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     cycles: int = 0
     emitted: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    first_drafted: int = 0
-    """Cycles that made a draft; what is accepted of their first drafts tells whether the drafter is wired rightly."""
-    first_accepted: int = 0
+    drafted_at: tuple[int, ...] = ()
+    accepted_at: tuple[int, ...] = ()
     reused: int = 0
     simulated: bool = False
 
