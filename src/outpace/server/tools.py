@@ -133,12 +133,6 @@ def params_under(params: SamplingParams, offer: Offer | None, special_id: Specia
         )
     if not (offer.forced or other or any(tool.schema is not None for tool in offer.called)):
         return params
-    if offer.form.numbered:
-        raise _refused(
-            f"calls as {offer.form.name} spells them are numbered through a conversation, which no grammar here holds: "
-            'leave tool_choice at "auto" without strict, and response_format out',
-            "tools",
-        )
     calls = [(tool.name, tool.schema or ANY_ARGUMENTS) for tool in offer.called]
     rules = CallGrammar(offer.form, calls, offer.most_calls, special_id)
     try:
