@@ -44,13 +44,21 @@ def interleave(
 
 def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Median of a ÷ b over rounds, with a bootstrap interval over rounds; no interval for fewer than `MIN_ROUNDS`."""
-    ratios = [x / y for x, y in zip(a, b, strict=True)]
-    if len(ratios) < MIN_ROUNDS:
-        return Interval(value=median(ratios), bounds=None)
+    return _median([x / y for x, y in zip(a, b, strict=True)])
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """Median of a - b over rounds, as `paired_ratio`'s."""
+    return _median([x - y for x, y in zip(a, b, strict=True)])
+
+
+def _median(values: Sequence[float]) -> Interval:
+    if len(values) < MIN_ROUNDS:
+        return Interval(value=median(values), bounds=None)
     draw = random.Random(0)  # the same rounds give the same interval
-    medians = sorted(median(draw.choices(ratios, k=len(ratios))) for _ in range(NUM_RESAMPLES))
+    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(NUM_RESAMPLES))
     tail = int(NUM_RESAMPLES * (1 - CONFIDENCE) / 2)
-    return Interval(value=median(ratios), bounds=(medians[tail], medians[-1 - tail]))
+    return Interval(value=median(values), bounds=(medians[tail], medians[-1 - tail]))
 
 
 def ratio_as_dict(interval: Interval) -> dict[str, Any]:

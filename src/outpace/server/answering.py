@@ -74,32 +74,36 @@ class Answering:
 
     async def _whole(self) -> dict[str, Any]:
         answers = [Written() for _ in self.submission.jobs]
-        async for place, piece in self.submission:
+        async for pieces in self.submission:
             self._note_first()
-            answers[place].add(self.reader.read(self.submission.jobs[place], piece))
+            for place, piece in pieces:
+                answers[place].add(self.reader.read(self.submission.jobs[place], piece))
         self.close()
         return self.envelope.whole(answers, self.usage())
 
     async def events(self) -> AsyncIterator[bytes]:
         """The events of a stream, in OpenAI's order; an error that comes too late for a status is the last event."""
-        told = [0] * len(self.submission.jobs)
-        for index in range(len(told)):
-            for choice in self.envelope.format.opening(index):
-                yield self._event([choice], 0)
+        opening = [
+            choice for index in range(len(self.submission.jobs)) for choice in self.envelope.format.opening(index)
+        ]
+        if opening:
+            yield b"".join(self._event([choice], 0) for choice in opening)
+        num_told = 0
         try:
-            async for place, piece in self.submission:
+            async for pieces in self.submission:
                 self._note_first()
-                told[place] += len(piece.token_ids)
-                for choice in self._choices(place, piece):
-                    yield self._event([choice], sum(told))
+                events = []
+                for place, piece in pieces:
+                    num_told += len(piece.token_ids)
+                    events += [self._event([choice], num_told) for choice in self._choices(place, piece)]
+                if events:
+                    yield b"".join(events)
         except (OutpaceError, TimeoutError) as error:
             refusal = api_errors.of(error)
             facts_of(self.request.scope)["error"] = str(refusal)
             yield _data(refusal.body())
             return
-        if self.include_usage:
-            yield _data(self.envelope.chunk([]) | {"usage": self.usage()})
-        yield DONE
+        yield (_data(self.envelope.chunk([]) | {"usage": self.usage()}) if self.include_usage else b"") + DONE
 
     def _choices(self, place: int, piece: Piece) -> list[dict[str, Any]]:
         form = self.envelope.format

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 from time import time
 from types import FrameType
@@ -125,6 +126,8 @@ class _Run:
     async def run(self) -> None:
         """Until HTTP ends, or the engine for good."""
         self._loop = asyncio.get_running_loop()
+        gc.collect()
+        gc.freeze()  # what was imported stays: looking through it again would hold all streams up
         http = asyncio.create_task(self._serve_http())
         engine = asyncio.create_task(self._client.run())
         reports = asyncio.create_task(report(self._client, self._config.log_interval))

@@ -195,8 +195,6 @@ class Serving:
         for request_id, served in list(self._served.items()):
             try:
                 self._tell_of(request_id, served)
-            except OSError:  # nobody is there to be told
-                raise
             except Exception as error:  # nothing can be made of its tokens: nobody else's matter
                 self._abort(request_id)
                 self._send(Broken(id=request_id, message=_said(error)))

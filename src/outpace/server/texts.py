@@ -1,16 +1,25 @@
-"""Texts to token ids on the HTTP side, in threads: a long prompt stops neither the engine nor other requests."""
+"""Texts to token ids on the HTTP side. A long one goes to a thread, where it stops neither the engine nor other
+requests; a short one is done at once, since handing it over takes longer than that."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from time import thread_time
+from typing import Any, TypeVar
 
 from outpace.errors import RequestError
 from outpace.models.gguf.file import GgufFile
 from outpace.models.source import Source
 from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tokenizer import Tokenizer
+
+SHORT = 2048
+"""Characters, or token ids."""
+BRIEF_S = 0.02
+"""What a short text may take. A template may compute for long whatever it is given: then all of them go to threads."""
+
+Found = TypeVar("Found")
 
 
 class Texts:
@@ -22,6 +31,7 @@ class Texts:
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
+        self._is_brief = True
 
     @classmethod
     def of(cls, source: Source) -> Texts:
@@ -42,7 +52,8 @@ class Texts:
         """
         if not isinstance(prompt, str):
             return prompt
-        return await asyncio.to_thread(self._required().encode, prompt, add_special)
+        tokenizer = self._required()
+        return await self._done(len(prompt), lambda: tokenizer.encode(prompt, add_special))
 
     @property
     def chat_template(self) -> str | None:
@@ -62,7 +73,8 @@ class Texts:
             RequestError: no tokenizer or template, or messages that it refuses.
         """
         tokenizer = self._required()
-        return await asyncio.to_thread(lambda: tokenizer.encode_chat(with_argument_objects(messages), tools=tools))
+        size = sum(map(_size, messages)) + (SHORT if tools else 0)
+        return await self._done(size, lambda: tokenizer.encode_chat(with_argument_objects(messages), tools=tools))
 
     async def word_ids(self, words: Sequence[str | list[int]]) -> list[list[int]]:
         """Runs of token ids out of words that may be texts; a text is spelled with and without a space in front.
@@ -83,7 +95,8 @@ class Texts:
         Raises:
             RequestError: no tokenizer.
         """
-        return await asyncio.to_thread(self._required().decode, token_ids, skip_special)
+        tokenizer = self._required()
+        return await self._done(len(token_ids), lambda: tokenizer.decode(token_ids, skip_special))
 
     def spell(self, token_id: int) -> str:
         """The text of one token, special ones too; U+FFFD for a part of a character, nothing without a tokenizer."""
@@ -93,7 +106,22 @@ class Texts:
         """The id of a token that texts leave out as special; None for any other text."""
         return None if self._tokenizer is None else self._tokenizer.special_id(token)
 
+    async def _done(self, size: int, work: Callable[[], Found]) -> Found:
+        if size >= SHORT or not self._is_brief:
+            return await asyncio.to_thread(work)
+        began = thread_time()
+        try:
+            return work()
+        finally:
+            self._is_brief = thread_time() - began < BRIEF_S
+
     def _required(self) -> Tokenizer:
         if self._tokenizer is None:
             raise RequestError("the model came without a tokenizer: give the prompt as token ids, to /v1/completions")
         return self._tokenizer
+
+
+def _size(message: dict[str, Any]) -> int:
+    """Characters of a message; what is more than one text counts as long."""
+    content = message.get("content")
+    return len(content) + 16 if isinstance(content, str) and "tool_calls" not in message else SHORT
