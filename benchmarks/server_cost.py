@@ -19,8 +19,7 @@ import json
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice, product
@@ -94,9 +93,9 @@ def compare(model: str, drafter: str, args: argparse.Namespace) -> dict[str, Any
         flags += [f"--{name.replace('_', '-')}", str(value[0] if isinstance(value, tuple) else value)]
     bench_line.say("starting the engine and the server")
     named = None if drafter == "none" else drafter
-    with own_server(model, flags) as url, connected(url) as connection:
+    with own_server(model, flags) as url:
         llm = LLM(model, drafter=named, device=args.device, dtype=args.dtype, prefix_reuse=False, **options)
-        ways = {ENGINE: partial(in_process, llm), SERVER: partial(over_http, connection, model)}
+        ways = {ENGINE: partial(in_process, llm), SERVER: partial(over_http, url, model)}
         numbers = {name: count() for name in ways}
 
         def measure(name: str) -> Streamed:
@@ -151,8 +150,14 @@ def in_process(llm: LLM, text: str, seed: int, max_tokens: int) -> Streamed:
     return Streamed(first - began, first - began, time.perf_counter() - began, tokens)
 
 
-def over_http(connection: http.client.HTTPConnection, model: str, text: str, seed: int, max_tokens: int) -> Streamed:
-    """By the server. The first event is the role; behind the last token come how it ended, usage and the end."""
+def over_http(url: str, model: str, text: str, seed: int, max_tokens: int) -> Streamed:
+    """By the server, over a connection that stands, as clients keep theirs.
+
+    The first event is the role; behind the last token come how it ended, usage and the end.
+    """
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=600)
+    connection.connect()
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a body may wait for its headers
     options = {"max_tokens": max_tokens, "ignore_eos": True, "temperature": 0, "seed": seed}
     stream = {"stream": True, "stream_options": {"include_usage": True}}
     body = json.dumps({"model": model, "messages": _messages(text)} | options | stream)
@@ -160,21 +165,8 @@ def over_http(connection: http.client.HTTPConnection, model: str, text: str, see
     connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
     times = [time.perf_counter() for line in response if line.startswith(b"data: ")]
+    connection.close()
     return Streamed(times[0] - began, times[1] - began, times[-3] - began, max_tokens)
-
-
-@contextmanager
-def connected(url: str) -> Iterator[http.client.HTTPConnection]:
-    """A connection that is kept, as clients keep theirs."""
-    place = urlsplit(url)
-    assert place.hostname is not None
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=600)
-    connection.connect()
-    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a body may wait for its headers
-    try:
-        yield connection
-    finally:
-        connection.close()
 
 
 def write_models(folder: Path, args: argparse.Namespace) -> tuple[str, str]:

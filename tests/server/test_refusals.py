@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from typing import Any
 
@@ -145,6 +146,21 @@ def test_what_is_no_object_is_refused(server: Server, content: bytes) -> None:
 def test_another_content_type_is_refused_with_the_remedy(server: Server) -> None:
     response = httpx.post(server.url + COMPLETE, content=b"{}", headers={"Content-Type": "text/plain"})
     assert "Content-Type: application/json" in refusal(response)["message"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n": 129}, "n is 129: .*less than or equal to 128"),
+        ({"stop": ["a"] * 17}, "stop: .*at most 16 items.*not 17"),
+        ({"stop": [1]}, r"stop\[0\] is 1: .*valid string"),
+        ({"bad_words": [""]}, r"bad_words\[0\] is '': .*at least 1 character"),
+        ({"temperature": "hot"}, "temperature is 'hot': .*valid number"),
+    ],
+)
+def test_a_refusal_says_what_came_and_what_may(server: Server, wrong: dict[str, Any], message: str) -> None:
+    told = refusal(server.post(CHAT, {"model": "tiny", "messages": HELLO} | wrong))["message"]
+    assert re.fullmatch(message, told), told
 
 
 def test_the_client_library_understands_refusals(server: Server) -> None:

@@ -93,8 +93,8 @@ def of(error: Exception) -> ApiError:
 def of_validation(error: RequestValidationError) -> ApiError:
     """The first thing that is wrong with a body, by name."""
     errors = error.errors()
-    # Of the members of a union, the one that a value came furthest in is the one that was meant.
-    first = max(errors, key=lambda one: len(_steps(one["loc"][1:], error.body)))
+    # Of the members of a union, the one that a value came furthest in is the one that was meant; then one of its type.
+    first = max(errors, key=lambda one: (len(_steps(one["loc"][1:], error.body)), not one["type"].endswith("_type")))
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is no JSON: {first['ctx']['error']}", code="invalid_json")
     if not isinstance(error.body, dict):
@@ -110,7 +110,9 @@ def of_validation(error: RequestValidationError) -> ApiError:
         )
     if first["type"] == "missing":
         return ApiError(400, f"{param} is missing", code="missing_required_parameter", param=param)
-    return ApiError(400, f"{param}: {first['msg']}", code="invalid_value", param=param)
+    value = first["input"]
+    shown = f" is {value!r:.60}" if isinstance(value, str | int | float) else ""
+    return ApiError(400, f"{param}{shown}: {first['msg']}", code="invalid_value", param=param)
 
 
 def _path(location: Sequence[int | str], body: Any, *, missing: bool) -> str:
