@@ -165,6 +165,8 @@ def test_05_a_drafter_that_ends_before_the_context_costs_only_speed(talker: Serv
     told = answer["usage"]["speculation"]
     assert told["cycles"] + told["accepted"] == LIMIT - 2  # prefill chose one, and so did the prompt's author
     assert 0.6 * DRAFTER_LIMIT < told["accepted"] < DRAFTER_LIMIT
+    num_plain = told["cycles"] - told["drafted_at"][0]
+    assert LIMIT - DRAFTER_LIMIT - 2 <= num_plain <= LIMIT - DRAFTER_LIMIT  # behind the limit nothing is drafted
 
 
 def test_06_a_prompt_that_leaves_room_for_one_token(talker: Server) -> None:

@@ -148,7 +148,7 @@ class ReadyReply(HealthReply):
 
 
 class StateReply(BaseModel):
-    """How the server is; `settings` and `now` are what the engine says of itself."""
+    """How the server is; `settings` and `now` are what the engine says of itself, `server` what the server was told."""
 
     time: float
     model: str
@@ -163,4 +163,5 @@ class StateReply(BaseModel):
     totals: dict[str, Any]
     now: dict[str, Any] | None
     recent: list[dict[str, Any]]
+    server: dict[str, Any]
     settings: dict[str, Any]

@@ -56,6 +56,8 @@ class Backend:
     tool_form: ToolFormat | None
     """How the model spells tool calls, as far as that is known."""
     request_timeout: float
+    settings: dict[str, Any]
+    """Of the server, without its keys."""
     created: int
 
 
@@ -272,5 +274,6 @@ async def _state(backend: Backend) -> dict[str, Any]:
         "totals": desk.totals.as_dict(),
         "now": None if now is None else {field: getattr(now, field) for field in STATE_FIELDS},
         "recent": backend.recent.listed(),
+        "server": backend.settings,
         "settings": client.described,
     }

@@ -102,6 +102,7 @@ class _Run:
             name=config.served_name or engine.model,
             tool_form=tool_form,
             request_timeout=config.request_timeout,
+            settings=config.describe(len(keys)),
             created=int(time()),
         )
         app = make_app(backend, keys=keys, max_body_bytes=config.max_body_bytes)

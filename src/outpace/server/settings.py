@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from outpace.checks import check_integers, check_real
 from outpace.errors import ConfigError
@@ -70,6 +70,11 @@ class ServerConfig:
             raise ConfigError(f"tool_parser is {self.tool_parser!r}; there are {', '.join(get_args(ToolParser))}")
         if not all(self.api_key):
             raise ConfigError("api_key holds an empty key; give a key of at least one character, or none")
+
+    def describe(self, num_keys: int) -> dict[str, Any]:
+        """Plain data for JSON, with the number of keys in place of the keys."""
+        shown = {name: value for name, value in asdict(self).items() if not name.startswith("api_key")}
+        return shown | {"num_keys": num_keys}
 
 
 def api_keys(config: ServerConfig, environment: str | None) -> tuple[bytes, ...]:
