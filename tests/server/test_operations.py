@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2 as httpx
 import openai
@@ -107,11 +109,21 @@ def test_an_engine_that_hangs_is_killed_and_started_again(narrow: Server) -> Non
     assert not is_alive(first)
 
 
-def test_an_idle_engine_may_be_silent(narrow: Server) -> None:
+def health(connection: HTTPConnection) -> bytes:
+    connection.request("GET", "/health")
+    return connection.getresponse().read()
+
+
+def test_an_idle_engine_may_be_silent_and_an_idle_connection_is_kept(narrow: Server) -> None:
     deaths, pid = narrow.state()["engine_deaths"], engine_pid(narrow)
+    connection = HTTPConnection(urlsplit(narrow.url).netloc, timeout=10)
+    assert health(connection) == b'{"status":"ready"}'
     os.kill(pid, signal.SIGSTOP)
     time.sleep(6)
     os.kill(pid, signal.SIGCONT)
+    connection.auto_open = 0  # the same one, or an error
+    assert health(connection) == b'{"status":"ready"}'
+    connection.close()
     assert narrow.post("/v1/completions", SHORT).status_code == 200
     assert narrow.state()["engine_deaths"] == deaths and engine_pid(narrow) == pid
 

@@ -34,6 +34,8 @@ from outpace.server.tools import resolve_format
 from outpace.server.wire import Start
 
 MAX_HEADER_BYTES = 64 << 10
+KEEP_ALIVE_S = 75
+"""An idle connection is kept for longer than clients keep theirs, so that none is closed just as it is used again."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -113,6 +115,7 @@ class _Run:
                 port=config.port,
                 http="h11",  # the one that bounds the size of headers
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 ws="none",
                 lifespan="off",
                 log_config=None,
