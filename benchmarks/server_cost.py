@@ -7,7 +7,7 @@
 One chat at a time is streamed by `LLM` in this process, and by `outpace serve` with the same settings to a client on
 this machine, in mirrored order, without reuse of prefixes and each round with a prompt of its own. What the server adds
 is what differs: `first_token_ms` from the request to the first text, `added_us_per_token` from there to the end,
-`share_of_throughput` of that time. `first_byte_ms` is the response's first event, which comes before any token. With
+`server_over_engine` the quotient of both speeds there. `first_byte_ms` is the response's first event, which comes before any token. With
 --shape a checkpoint is written to a temporary folder first (transformers is needed).
 """
 
@@ -124,7 +124,7 @@ def figures(found: dict[str, list[Streamed]]) -> dict[str, Any]:
         "first_byte_ms": spread_ms(of(SERVER, "first_byte_s")),
         "added_us_per_token": ratio_as_dict(each_added),
         "tok_s": {name: round(1.0 / median(seconds), 2) for name, seconds in each.items()},
-        "share_of_throughput": ratio_as_dict(slower),
+        "server_over_engine": ratio_as_dict(slower),
         "tokens": found[SERVER][0].tokens,
     }
 
@@ -193,6 +193,8 @@ def write_models(folder: Path, args: argparse.Namespace) -> tuple[str, str]:
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.save_pretrained(folder / "model")
     del model
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the engine and the server share the rest
     write_tokenizer(folder / "model", shape.vocab_size)
     if not args.k:
         return str(folder / "model"), "none"

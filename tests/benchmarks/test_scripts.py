@@ -207,7 +207,7 @@ def test_server_cost(run: Run) -> None:
     first, tok_s = line["first_token_ms"], line["tok_s"]
     assert first["added"]["low"] <= first["added"]["median"] <= first["added"]["high"]
     assert 0.0 < line["first_byte_ms"]["median"] < first["server"]["median"]
-    assert line["tokens"] == 12 and min(tok_s.values()) > 0.0 < line["share_of_throughput"]["median"]
+    assert line["tokens"] == 12 and min(tok_s.values()) > 0.0 < line["server_over_engine"]["median"]
     assert line["model"]["engine"]["simulate_acceptance"] == [0.8]
 
 
