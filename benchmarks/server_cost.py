@@ -6,9 +6,9 @@
 
 One chat at a time is streamed by `LLM` in this process, and by `outpace serve` with the same settings to a client on
 this machine, in mirrored order, without reuse of prefixes and each round with a prompt of its own. What the server adds
-is what differs: `first_token_ms` from the request to the first text, `added_us_per_token` from there to the end,
-`server_over_engine` the quotient of both speeds there. `first_byte_ms` is the response's first event, which comes before any token. With
---shape a checkpoint is written to a temporary folder first (transformers is needed).
+is what differs: `first_token_ms` from the request to the first text, `added_us_per_token` from there to the end, where
+`server_over_engine` is the quotient of both speeds. `first_byte_ms` is the response's first event, which comes before
+any token. With --shape a checkpoint is written to a temporary folder first (transformers is needed).
 """
 
 from __future__ import annotations
