@@ -2,7 +2,7 @@
 
     python benchmarks/cycle.py                                  llama-8b at batch 1 and 8, ~2 minutes on an H200
     python benchmarks/cycle.py --batch 16 --k 3 --context 512,8192
-    python benchmarks/cycle.py --shape tiny --device cpu --rounds 4
+    python benchmarks/cycle.py --shape tiny --device cpu --rounds 6
 
 `cycle_ms` is what serving takes: the engine's own loop, scheduler and control included, under simulated acceptance. Its
 parts are `draft`, `verify` and `accept` (device events, one forward at a time), `rest` (what else a cycle takes on the

@@ -28,7 +28,7 @@ from outpace.lab import bench_line
 from outpace.lab.compare import Interval
 from outpace.lab.decoding import Decoder, Window, noise_pair
 from outpace.lab.kv_room import kv_room
-from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.rounds import MIN_ROUNDS, interleave, paired_ratio, ratio_as_dict, spread_ms
 from outpace.lab.shapes import random_models
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
@@ -132,7 +132,7 @@ def _first_token(decoders: Mapping[str, Decoder], context: int) -> dict[str, Any
     names = (AUTO, PLAIN)
     for name in names:
         decoders[name].first_token_s(context)
-    rounds = interleave(names, 4, lambda name: decoders[name].first_token_s(context))
+    rounds = interleave(names, MIN_ROUNDS, lambda name: decoders[name].first_token_s(context))
     found: dict[str, Any] = {name: spread_ms(seconds) for name, seconds in zip(names, rounds, strict=True)}
     return found | {"auto_over_plain": ratio_as_dict(paired_ratio(*rounds))}
 

@@ -1,8 +1,8 @@
 """The claim: a long prompt is read at most of what the device can multiply. Prints one JSON line.
 
     python benchmarks/prefill.py                            llama-8b, 1,024 and 8,192 tokens, ~1 minute on an H200
-    python benchmarks/prefill.py --tokens 32768 --rounds 4
-    python benchmarks/prefill.py --shape tiny --device cpu --tokens 64 --rounds 4
+    python benchmarks/prefill.py --tokens 32768 --rounds 6
+    python benchmarks/prefill.py --shape tiny --device cpu --tokens 64 --rounds 6
 
 From a prompt's arrival to its first token, through the engine's loop, nothing else running, no prefix known. Products
 and attention of the plain engine, over its time, are held against the matrix rate of this device, measured in the same

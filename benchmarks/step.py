@@ -3,7 +3,7 @@ line.
 
     python benchmarks/step.py                                   llama-8b at batch 1 and 8, ~1 minute on an H200
     python benchmarks/step.py --batch 1,4,16,64 --k 3,7 --context 512,8192
-    python benchmarks/step.py --shape tiny --device cpu --rounds 4
+    python benchmarks/step.py --shape tiny --device cpu --rounds 6
 
 The limit comes first: bytes of weights, keys and values over the copy rate of this device, measured in the same run, or
 products over its matrix rate where that is longer. A verify fuses features for the drafter, and its limit holds that

@@ -2,7 +2,7 @@
 
     python benchmarks/tensor_parallel.py                        llama-8b on 2 GPUs at batch 1 and 8, ~2 minutes
     python benchmarks/tensor_parallel.py --ranks 4 --batch 1 --k 3
-    python benchmarks/tensor_parallel.py --shape tiny --device cpu --rounds 4
+    python benchmarks/tensor_parallel.py --shape tiny --device cpu --rounds 6
     torchrun --nproc-per-node 2 benchmarks/tensor_parallel.py   on ranks that are there already
 
 Every rank runs the same cells in the same order on its share, and, as the thing to compare with, on a whole model of

@@ -63,9 +63,9 @@ class EngineConfig:
     simulate_acceptance: tuple[float, ...] = ()
     """Chance that a draft is accepted, by its place; the last holds for those behind. Answers are then simulated: worth
     nothing but their speed, and marked so. For measuring cost with random weights."""
-    capture_s: float = 10.0
-    """Seconds that may be spent at the start on capturing graphs of the common shapes; the others are captured when
-    they are first needed. 0 captures none. Without a GPU there are no graphs."""
+    capture_s: float = 15.0
+    """Seconds that may be spent at the start on compiling kernels and capturing graphs of the common shapes; what is
+    left is compiled and captured when it is first needed. 0 does nothing ahead. Without a GPU there are no graphs."""
     weights: Literal["auto", "packed", "unpacked"] = "auto"
     """Of a quantised checkpoint: "auto" keeps in memory as they are those that a kernel of this device takes, "packed"
     insists on it, "unpacked" brings all to the model's dtype as they are loaded. What came of it is in the notes."""

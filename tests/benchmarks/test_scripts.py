@@ -61,7 +61,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("made_up")
 def test_step(run: Run) -> None:
-    line = run("step", *TINY, *GRID, "--rounds", "4")
+    line = run("step", *TINY, *GRID, "--rounds", "6")
     assert [(c["batch"], c["k"]) for c in line["cells"]] == [(b, k) for b in (1, 2) for k in (0, 2, 3)]
     config, itemsize = SHAPES["tiny"](), 4
     hidden, kv = config.hidden_size, config.num_kv_heads * config.head_dim
@@ -123,7 +123,7 @@ def test_never_slower(run: Run) -> None:
     line = run(
         "never_slower",
         *(*TINY, "--batch", "1,2", "--k", "1,3", "--context", "32", "--acceptance", "0,0.9"),
-        *("--tokens", "12", "--settle", "12", "--rounds", "4"),
+        *("--tokens", "12", "--settle", "12", "--rounds", "6"),
     )
     steady = [(c["batch"], c["acceptance"]) for c in line["cells"] if len(c["acceptance"]) < 4]
     assert steady == [(b, a) for b in (1, 2) for a in ("0", "0.9")]
@@ -180,7 +180,7 @@ def test_two_rounds_pass_no_verdict(run: Run) -> None:
 
 
 def test_prefill(run: Run) -> None:
-    line = run("prefill", *TINY, "--tokens", "24,48", "--rounds", "4")
+    line = run("prefill", *TINY, "--tokens", "24,48", "--rounds", "6")
     assert [prompt["tokens"] for prompt in line["prompts"]] == [24, 48]
     config = SHAPES["tiny"]()
     hidden, kv = config.hidden_size, config.num_kv_heads * config.head_dim
@@ -203,7 +203,7 @@ def test_ready(run: Run) -> None:
 
 
 def test_server_cost(run: Run) -> None:
-    line = run("server_cost", *TINY, "--rounds", "4", "--max-tokens", "12", "--k", "2")
+    line = run("server_cost", *TINY, "--rounds", "6", "--max-tokens", "12", "--k", "2")
     first, tok_s = line["first_token_ms"], line["tok_s"]
     assert first["added"]["low"] <= first["added"]["median"] <= first["added"]["high"]
     assert 0.0 < line["first_byte_ms"]["median"] < first["server"]["median"]

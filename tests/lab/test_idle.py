@@ -15,11 +15,13 @@ def test_gaps_within_and_between_cycles_are_told_apart() -> None:
     kernels = [
         ran("_multiply", 0.0, 10.0),
         ran("_settle", 12.0, 20.0),  # 2 within
-        ran("_multiply", 25.0, 40.0),  # 5 between
-        ran("_settle", 40.0, 50.0),
+        ran("gather", 21.0, 22.0),  # 1 between, and what runs there ends nothing
+        ran("_places", 26.0, 30.0),  # 4 between
+        ran("_multiply", 30.0, 38.0),
+        ran("_settle", 40.0, 50.0),  # 2 within
     ]
     idle = idle_of(reversed(kernels))
-    assert idle.device == pytest.approx(7 / 50)
+    assert idle.device == pytest.approx(9 / 50)
     assert idle.between_cycles == pytest.approx(5 / 50)
     assert idle.num_cycles == 2
 

@@ -99,7 +99,7 @@ class Frames:
 
     @torch.inference_mode()
     def rehearse(self, shape: Shape) -> None:
-        """Runs the cycle of a shape over inert rows, so that its kernels are compiled; several threads may."""
+        """Runs the cycle of a shape over inert rows, without a graph and without keeping anything."""
         num_changes, inputs_I = self._inputs(shape)
         self._run(shape, num_changes, inputs_I, None)
 

@@ -4,38 +4,39 @@ Shapes are taken in the order in which a server meets them: few rows first, and 
 and truncated, at every k that control may choose. What the budget of time leaves out is captured when it is first
 needed.
 
-    `compile_common`, before costs are measured: a prefill, and cycles over inert rows, many at a time.
+    `compile_common`, before costs are measured: the kernels of a prefill and of cycles, in several processes.
     `capture_common`, after: graphs, one after another.
 """
 
 from __future__ import annotations
 
-import logging
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from outpace.config import ResolvedConfig
 from outpace.engine.calibrate import drafts_of
-from outpace.engine.frames import Frames, Shape
+from outpace.engine.frames import Shape
 from outpace.engine.runner import Runner
 from outpace.types import Needs, PrefillPlan, SamplingKind
 
-logger = logging.getLogger(__name__)
-
 SHORT_CHUNK = 16
 """Prompt tokens of the shorter of two prefills."""
-COMPILES_FOR = 0.6
-"""Share of the time that may go to compiling."""
+LOOKS_FOR, COMPILES_FOR = 0.6, 0.8
+"""Shares of the time until which it may find out what is to be compiled, and compile it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What was compiled, and how long it took."""
+    """How many kernels were, and how long it took."""
 
     seconds: float
-    num_shapes: int
+    num_kernels: int
 
 
 def common_shapes(runner: Runner, config: ResolvedConfig) -> list[Shape]:
@@ -45,24 +46,37 @@ def common_shapes(runner: Runner, config: ResolvedConfig) -> list[Shape]:
 
 
 def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
-    """Prefills, and runs common shapes over inert rows. Nobody may be using the first row; without graphs, nothing."""
+    """Compiles the kernels of a prefill and of common shapes, if there will be graphs. Nobody may use the first row."""
     began = time.perf_counter()
-    frames = runner.frames
-    if frames is None or config.capture_s == 0 or runner.target.group.size > 1:  # ranks do one thing at a time
-        return Compiled(seconds=0.0, num_shapes=0)
-    until = began + COMPILES_FOR * config.capture_s
-    tasks = [
-        partial(_prefill, runner, config),
-        *(partial(_rehearse, frames, s, until) for s in common_shapes(runner, config)),
-    ]
-    device = runner.state.device
-    if device.type == "cuda":
-        from outpace.kernels.gpu.compiling import run_together
+    frames, device = runner.frames, runner.state.device
+    if frames is None or config.capture_s == 0 or device.type != "cuda":
+        return Compiled(seconds=0.0, num_kernels=0)
+    if runner.target.group.size > 1:  # each rank would stop at another shape
+        return Compiled(seconds=0.0, num_kernels=0)
+    from outpace.kernels.gpu.compiling import compile_all, find
 
-        done = run_together(tasks, device)
-    else:
-        done = [task() for task in tasks]
-    return Compiled(seconds=time.perf_counter() - began, num_shapes=sum(done[1:]))
+    def rehearse(shapes: Sequence[Shape]) -> None:
+        for shape in shapes:
+            if time.perf_counter() - began < LOOKS_FOR * config.capture_s:
+                with suppress(RuntimeError):  # its capture will say so
+                    frames.rehearse(shape)
+
+    shapes = common_shapes(runner, config)
+    few = [shape for shape in shapes if shape.num_rows == shapes[0].num_rows]
+
+    def rehearse_few() -> None:
+        _prefill(runner, config)
+        rehearse(few)
+
+    def compile_found(work: Callable[[], None]) -> int:
+        kernels = find(work)
+        return compile_all(kernels, COMPILES_FOR * config.capture_s - (time.perf_counter() - began))
+
+    with torch.cuda.device(device):
+        num = compile_found(rehearse_few)  # the others are found the sooner with these at hand
+        num += compile_found(partial(rehearse, shapes[len(few) :]))
+    _prefill(runner, config)
+    return Compiled(seconds=time.perf_counter() - began, num_kernels=num)
 
 
 def capture_common(runner: Runner, config: ResolvedConfig, compiled: Compiled) -> dict[str, Any]:
@@ -74,7 +88,7 @@ def capture_common(runner: Runner, config: ResolvedConfig, compiled: Compiled) -
         runner.capture(shapes[num_done])
         num_done += 1
     return {
-        "compiled": compiled.num_shapes,
+        "compiled": compiled.num_kernels,
         "compile_s": round(compiled.seconds, 3),
         "captured": num_done,
         "capture_s": round(time.perf_counter() - began, 3),
@@ -82,19 +96,7 @@ def capture_common(runner: Runner, config: ResolvedConfig, compiled: Compiled) -
     }
 
 
-def _rehearse(frames: Frames, shape: Shape, until: float) -> bool:
-    """Whether the shape was run; what goes wrong is said when its graph is captured, and counted there."""
-    if time.perf_counter() >= until:
-        return False
-    try:
-        frames.rehearse(shape)
-    except RuntimeError as error:
-        logger.debug("%s could not be compiled ahead: %s", shape, error)
-        return False
-    return True
-
-
-def _prefill(runner: Runner, config: ResolvedConfig) -> bool:
+def _prefill(runner: Runner, config: ResolvedConfig) -> None:
     """A short prompt and the longest chunk, into the trash page, where the tables of unused rows lead."""
     longest = min(config.prefill_chunk, config.max_context - 1)
     for num_tokens in sorted({min(SHORT_CHUNK, longest), longest}):
@@ -109,4 +111,3 @@ def _prefill(runner: Runner, config: ResolvedConfig) -> bool:
         runner.enqueue(plan).read()
         runner.state.length_R[0] = 0
         runner.state.num_pending_R[0] = 0
-    return True

@@ -26,7 +26,7 @@ def floats(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
-def parser(doc: str | None, *, shape: str | None = "llama-8b", rounds: int = 8) -> argparse.ArgumentParser:
+def parser(doc: str | None, *, shape: str | None = "llama-8b", rounds: int = 9) -> argparse.ArgumentParser:
     """Flags that every script has.
 
     Args:

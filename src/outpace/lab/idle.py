@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch.profiler import ProfilerActivity, profile
 
 from outpace.errors import EngineError
-from outpace.lab.profile.parts import LAST_OF_CYCLE
+from outpace.lab.profile.parts import FIRST_OF_FORWARD, LAST_OF_CYCLE
 from outpace.lab.profile.wall import Ran
 
 
@@ -22,7 +22,7 @@ class Idle:
     device: float
     """No kernel ran."""
     between_cycles: float
-    """None ran, and the last one that did had ended a cycle."""
+    """None ran, and a cycle had been settled while the next one's first forward had not begun."""
     num_cycles: int
 
     def as_dict(self) -> dict[str, float]:
@@ -61,16 +61,15 @@ def idle_of(kernels: Iterable[Ran]) -> Idle:
         EngineError: fewer than two of them ended a cycle.
     """
     ordered = sorted(kernels, key=lambda kernel: kernel.began)
-    cycles = sum(kernel.name.startswith(LAST_OF_CYCLE) for kernel in ordered)
+    cycles = sum(kernel.name == LAST_OF_CYCLE for kernel in ordered)
     if cycles < 2:
         raise EngineError(f"a trace of {len(ordered)} kernels shows {cycles} whole cycles; it takes two to see a gap")
-    latest, idle, between = ordered[0], 0.0, 0.0
-    for kernel in ordered[1:]:
-        gap = kernel.began - latest.ended
-        if gap > 0:
-            idle += gap
-            between += gap if latest.name.startswith(LAST_OF_CYCLE) else 0.0
-        if kernel.ended > latest.ended:
-            latest = kernel
-    whole = latest.ended - ordered[0].began
+    ended, idle, between, settled = ordered[0].began, 0.0, 0.0, False
+    for kernel in ordered:
+        gap = max(0.0, kernel.began - ended)
+        idle += gap
+        between += gap if settled else 0.0
+        settled = kernel.name == LAST_OF_CYCLE or (settled and kernel.name != FIRST_OF_FORWARD)
+        ended = max(ended, kernel.ended)
+    whole = ended - ordered[0].began
     return Idle(device=idle / whole, between_cycles=between / whole, num_cycles=cycles)

@@ -94,9 +94,9 @@ class Cycle:
             drafts_BK=self.drafts_BK,
             allowed_BSW=allowed_BSW,
         )
-        outcome_BC = settle(state.ledger(self.pair.max_drafted), rows_B, self.drafts_BK, chosen_BS)
         if verified.fused_BSH is not None:
             state.pending_hidden_RWH[rows_B, : self.k + 1] = verified.fused_BSH
+        outcome_BC = settle(state.ledger(self.pair.max_drafted), rows_B, self.drafts_BK, chosen_BS)
         if self.sampling.rules is not None:
             state.count(rows_B, outcome_BC)
         tops = None

@@ -28,7 +28,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from outpace.kernels.gpu.activation import silu_times
-from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.chain import fetch, launch_next, overlapped, wait
 
 FEW_ROWS = 64
 MAX_ROWS = 128
@@ -36,6 +36,8 @@ MAX_ROWS = 128
 _PROGRAMS = 132
 """One on each multiprocessor."""
 _MAX_SPLITS = 4
+_LINE = tl.constexpr(64)
+"""Elements of a line of the L2 cache."""
 
 
 @triton.jit
@@ -95,6 +97,11 @@ def _multiply(
     live_M1 = (m < num_rows)[:, None]
     start_N1 = weight_ptr + n[:, None].to(tl.int64) * num_inputs
     half = num_outputs.to(tl.int64) * num_inputs
+    if EVEN:  # the first tile, while the kernel before ends
+        lines_NL = start_N1 + begin + tl.arange(0, BLOCK_K // _LINE)[None, :] * _LINE
+        fetch(lines_NL, PDL)
+        if GATED:
+            fetch(lines_NL + half, PDL)
     wait(PDL)
     x_MK = x_ptr + m[:, None] * x_stride + k[None, :]
     weight_NK = start_N1 + k[None, :]

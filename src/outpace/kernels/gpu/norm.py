@@ -131,7 +131,7 @@ def add_rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) ->
         eps,
         PARTS=0 if delta is None else delta.shape[0] if delta.dim() > x.dim() else 1,
         BLOCK=block,
-        num_warps=min(8, max(1, block // 512)),
+        num_warps=min(16, max(1, block // 256)),
         **overlapped(x.device),
     )
     return total, out
