@@ -281,7 +281,7 @@ def test_who_waits_for_a_grammar_can_be_aborted_and_is_refused_in_the_end(monkey
         side.serving.step()
     assert len(side.tokens(2)) == 12 and side.serving.busy
     side.serving.handle([Abort(id=0)])
-    monkeypatch.setattr("outpace.server.serving.COMPILE_S", 0.0)
+    monkeypatch.setattr("outpace.server.serving.COMPILE_WAIT_S", 0.0)
     side.run()
     (refused,) = [m for m in side.messages if isinstance(m, Refused)]
     assert refused.id == 1 and "simpler" in refused.message

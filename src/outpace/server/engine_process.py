@@ -90,6 +90,7 @@ def serve(inbox: Inbox, send: Callable[[FromEngine], None]) -> None:
         **start.options,
     )
     send(Ready(settings=llm.describe() | {"fingerprint": machine()}))
+    llm.engine.grammars.guard()
     llm.engine.grammars.warm()
     serving = Serving(llm, send)
     serving.handle(others)

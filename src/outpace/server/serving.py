@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from time import monotonic, sleep
 
-from outpace.engine.grammars.compiler import COMPILE_S, too_slow
+from outpace.engine.grammars.compiler import too_slow
 from outpace.engine.live import LiveAnswer
 from outpace.engine.llm import LLM
 from outpace.engine.results import Chunk
@@ -31,6 +31,8 @@ from outpace.server.wire import (
     WireError,
 )
 
+COMPILE_WAIT_S = 60.0
+"""Longest wait for a grammar, those of others included. One alone ends far sooner: see `engine.grammars.trial`."""
 COMPILE_POLL_S = 0.002
 """Between looks at grammars that are being compiled, while nothing else is to be done."""
 
@@ -166,8 +168,8 @@ class Serving:
         for submit, since in compiling:
             if self._compiled(submit):
                 self._begin(submit)
-            elif monotonic() - since > COMPILE_S:
-                self._send(Refused(id=submit.id, message=str(too_slow())))
+            elif monotonic() - since > COMPILE_WAIT_S:
+                self._send(Refused(id=submit.id, message=str(too_slow(COMPILE_WAIT_S))))
             else:
                 self._compiling.append((submit, since))
         if self._compiling and not self._served:
