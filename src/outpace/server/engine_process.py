@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 
@@ -81,6 +82,7 @@ def serve(inbox: Inbox, send: Callable[[FromEngine], None]) -> None:
     start, *others = inbox.wait()
     if not isinstance(start, Start):
         raise WireError(f"{type(start).__name__} came before Start")
+    pulse = Pulse(get_ident(), lambda: send(Beat()), longest_step=inf)
     llm = LLM(
         start.model,
         drafter=start.drafter,
@@ -89,6 +91,7 @@ def serve(inbox: Inbox, send: Callable[[FromEngine], None]) -> None:
         aux_boundaries=start.aux_boundaries,
         **start.options,
     )
+    pulse.end()
     send(Ready(settings=llm.describe() | {"fingerprint": machine()}))
     llm.engine.grammars.guard()
     llm.engine.grammars.warm()

@@ -33,6 +33,8 @@ from outpace.server.tools import resolve_format
 from outpace.server.wire import Start
 
 MAX_HEADER_BYTES = 64 << 10
+CLOSE_S = 5
+"""Between the end of the last answer and that of connections whose clients do not take or send what they should."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -89,6 +91,7 @@ class _Run:
             slots=config.max_concurrency,
             queue_limit=config.queue_limit,
             restarts=Restarts(config.max_restarts),
+            start_timeout=config.start_timeout,
             hang_timeout=config.hang_timeout,
             tell=logs.tell,
         )
@@ -117,6 +120,7 @@ class _Run:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                timeout_graceful_shutdown=CLOSE_S,
             ),
             self,
         )
