@@ -12,6 +12,9 @@ from outpace.config import SamplingParams
 from outpace.errors import EngineError, OutpaceError
 from outpace.server.wire import Piece, Tally
 
+MAX_UNREAD = 1 << 16
+"""Pieces of a request's answers that wait for their client."""
+
 
 class QueueFull(OutpaceError):
     """Too many answers wait; `retry_after` seconds may help."""
@@ -31,6 +34,10 @@ class Unavailable(EngineError):
 
 class BrokenRequest(EngineError):
     """The engine raised on this request, and goes on without it."""
+
+
+class TooSlow(OutpaceError):
+    """A client does not read what its answer has come to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +99,11 @@ class Submission:
         ]
 
     def _put(self, job: Job, event: Event) -> None:
+        if isinstance(event, Piece) and self._events.qsize() >= MAX_UNREAD:
+            event = TooSlow(
+                f"the client left {MAX_UNREAD} pieces of its answers unread, so they were ended: read faster"
+            )
+            self.close()
         self._events.put_nowait((job.place, event))
 
     def close(self) -> None:

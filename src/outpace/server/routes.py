@@ -177,6 +177,7 @@ async def _answer(
         continuous_usage=asked.continuous_usage,
         reader=Reader(
             spell=backend.texts.spell,
+            columnar=form.columnar,
             echoed=echoed,
             tells_prompt=asked.prompt_logprobs is not None,
             calling=None if offer is None else partial(Calling, offer, early=bool(asked.stream)),
