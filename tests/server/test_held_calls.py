@@ -207,6 +207,7 @@ def tool(**parameters: Any) -> list[dict[str, Any]]:
     return [*tools(), {"type": "function", "function": strict}]
 
 
+PRIMES = (7, 11, 13, 17, 19, 23)
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a keyword": (
         {"tools": tool(properties={"a": {"type": "array", "contains": {}}})},
@@ -217,6 +218,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"tools": tool(properties={"a": {"type": "string", "pattern": "(?=a)b"}})},
         r"'odd' .*look-?a",
         "tools[2].function.parameters",
+    ),
+    "what takes the library too long": (
+        {"tools": tool(properties={"a": {"allOf": [{"type": "integer", "multipleOf": n} for n in PRIMES]}})},
+        r"more than 2 s of a core .* or \d+ MiB; make it simpler",
+        "tools",
     ),
     "no object": ({"tools": tool(type="string")}, r"'odd' .*'string'.*\"object\"", "tools[2].function.parameters"),
     "too large": (

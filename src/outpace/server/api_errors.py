@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from outpace.errors import OutpaceError, RequestError
-from outpace.server.jobs import BrokenRequest, QueueFull, Unavailable
+from outpace.server.jobs import BrokenRequest, QueueFull, TooSlow, Unavailable
 from outpace.server.observing import facts_of
 
 
@@ -80,6 +80,8 @@ def of(error: Exception) -> ApiError:
             return ApiError(503, str(error), code="queue_full", retry_after=seconds)
         case Unavailable(code=code):
             return ApiError(503, str(error), code=code, retry_after=1)
+        case TooSlow():
+            return ApiError(408, str(error), code="slow_reader")
         case BrokenRequest():
             return ApiError(500, str(error), code="request_failed")
         case TimeoutError():

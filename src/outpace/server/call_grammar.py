@@ -28,6 +28,13 @@ Call = tuple[str, dict[str, Any]]
 ANY = "(?s:.*)"
 NUMBER = "0|[1-9][0-9]{0,3}"
 """Of a call in its conversation: the model counts, and nobody reads it."""
+FIRST_ARGUMENTS = 2
+"""The line of the first call's arguments; each call's has one, in their order."""
+
+
+def place_of_line(line: int) -> int:
+    """Which call's arguments stand in a line of a grammar, if such do."""
+    return line - FIRST_ARGUMENTS
 
 
 class CallGrammar:
@@ -109,12 +116,13 @@ class CallGrammar:
 
     def _grammar(self, starts: Sequence[str], *rules: str) -> Grammar:
         form = self._form
-        lines = ["start: " + " | ".join(starts), *rules, f"gap: /{SPACES}/", f"open: {self._token(form.opening)}"]
+        lines = ["start: " + " | ".join(starts)]
+        lines += [f"arguments_{place}: {json_rule(schema)}" for place, (_, schema) in enumerate(self._calls)]
+        lines += [*rules, f"gap: /{SPACES}/", f"open: {self._token(form.opening)}"]
         if form.closing and not form.listed:
             lines.append(f"close: {self._token(form.closing)}")
         lines.append("object: " + " | ".join(f"object_{place}" for place in range(len(self._calls))))
-        for place, (name, schema) in enumerate(self._calls):
-            lines.append(f"arguments_{place}: {json_rule(schema)}")
+        for place, (name, _) in enumerate(self._calls):
             parts = ("{", '"name"', ":", json.dumps(name), ",", f'"{form.key}"', ":")
             lines.append(
                 f"object_{place}: {' gap '.join(map(_quoted, parts))} gap arguments_{place} gap {_quoted('}')}"

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from math import inf
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 
@@ -109,6 +110,7 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
     start, *others = inbox.wait()
     if not isinstance(start, Start):
         raise WireError(f"{type(start).__name__} came before Start")
+    pulse = Pulse(get_ident(), lambda: outbox.send(Beat()), longest_step=inf)
     llm = LLM(
         start.model,
         drafter=start.drafter,
@@ -117,9 +119,11 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
         aux_boundaries=start.aux_boundaries,
         **start.options,
     )
+    pulse.end()
     gc.collect()
     gc.freeze()  # what was loaded stays: looking through it again would hold a step up for a tenth of a second
     outbox.send(Ready(settings=llm.describe() | {"fingerprint": machine()}))
+    llm.engine.grammars.guard()
     llm.engine.grammars.warm()
     serving = Serving(llm, outbox.put)
     serving.handle(others)

@@ -13,6 +13,9 @@ from outpace.config import SamplingParams
 from outpace.errors import EngineError, OutpaceError
 from outpace.server.wire import Piece, Tally
 
+MAX_UNREAD = 1 << 16
+"""Pieces of a request's answers that wait for their client."""
+
 
 class QueueFull(OutpaceError):
     """Too many answers wait; `retry_after` seconds may help."""
@@ -32,6 +35,10 @@ class Unavailable(EngineError):
 
 class BrokenRequest(EngineError):
     """The engine raised on this request, and goes on without it."""
+
+
+class TooSlow(OutpaceError):
+    """A client does not read what its answer has come to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +105,11 @@ class Submission:
         ]
 
     def _put(self, job: Job, event: Event) -> None:
+        if isinstance(event, Piece) and len(self._events) >= MAX_UNREAD:
+            event = TooSlow(
+                f"the client left {MAX_UNREAD} pieces of its answers unread, so they were ended: read faster"
+            )
+            self.close()
         self._events.append((job.place, event))
         self._came.set()
 

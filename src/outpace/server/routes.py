@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -73,7 +72,7 @@ def router(backend: Backend) -> APIRouter:
             prompt = await _chat_ids(backend, body.messages, None if offer is None else offer.tools)
             return await _answer(backend, request, body, [prompt], ChatFormat(), offer)
         except RequestError as error:
-            raise await asyncio.to_thread(blamed, error, offer) or refused(error, body) from error
+            raise blamed(error, offer) or refused(error, body) from error
 
     @routes.post("/v1/completions", response_model=None)
     async def complete(body: CompletionRequest, request: Request) -> Response:
@@ -180,6 +179,7 @@ async def _answer(
         continuous_usage=asked.continuous_usage,
         reader=Reader(
             spell=backend.texts.spell,
+            columnar=form.columnar,
             echoed=echoed,
             tells_prompt=asked.prompt_logprobs is not None,
             calling=None if offer is None else partial(Calling, offer, early=bool(asked.stream)),

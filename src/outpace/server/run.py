@@ -36,6 +36,8 @@ from outpace.server.wire import Start
 MAX_HEADER_BYTES = 64 << 10
 KEEP_ALIVE_S = 75
 """An idle connection is kept for longer than clients keep theirs, so that none is closed just as it is used again."""
+CLOSE_S = 5
+"""Between the end of the last answer and that of connections whose clients do not take or send what they should."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -92,6 +94,7 @@ class _Run:
             slots=config.max_concurrency,
             queue_limit=config.queue_limit,
             restarts=Restarts(config.max_restarts),
+            start_timeout=config.start_timeout,
             hang_timeout=config.hang_timeout,
             tell=logs.tell,
         )
@@ -122,6 +125,7 @@ class _Run:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                timeout_graceful_shutdown=CLOSE_S,
             ),
             self,
         )

@@ -32,6 +32,7 @@ class Texts:
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._is_brief = True
+        self._spelled: dict[int, str] = {}
 
     @classmethod
     def of(cls, source: Source) -> Texts:
@@ -100,7 +101,11 @@ class Texts:
 
     def spell(self, token_id: int) -> str:
         """The text of one token, special ones too; U+FFFD for a part of a character, nothing without a tokenizer."""
-        return "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special=False)
+        text = self._spelled.get(token_id)
+        if text is None:
+            text = "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special=False)
+            self._spelled[token_id] = text
+        return text
 
     def special_id(self, token: str) -> int | None:
         """The id of a token that texts leave out as special; None for any other text."""

@@ -115,7 +115,7 @@ class Piece(_Message, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One a token, if they were asked for."""
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
-    """One a prompt token, with the first piece, if they were asked for."""
+    """One a prompt token, if they were asked for: with the first piece, and many of them in pieces before it."""
 
 
 class State(_Message, frozen=True, kw_only=True):
