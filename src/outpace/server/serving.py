@@ -227,6 +227,9 @@ class Serving:
                 self._tell_of(request_id, served)
             except OSError:  # nobody is there to be told
                 raise
+            except RequestError as error:  # its grammar left no token to go on with
+                self._abort(request_id)
+                self._send(Refused(id=request_id, message=str(error)))
             except Exception as error:  # nothing can be made of its tokens: nobody else's matter
                 self._abort(request_id)
                 self._send(Broken(id=request_id, message=_said(error)))

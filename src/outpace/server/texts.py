@@ -12,6 +12,9 @@ from outpace.models.source import Source
 from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tokenizer import Tokenizer
 
+CHARACTERS = 64
+"""Most of them a token of the context: what has more cannot fit, and is not spelled to find that out."""
+
 
 class Texts:
     """A model's tokenizer and chat template.
@@ -35,14 +38,15 @@ class Texts:
             return cls(Tokenizer.from_gguf_fields(GgufFile(source.path).metadata, source.path))
         return cls(Tokenizer.from_directory(source.path))
 
-    async def prompt_ids(self, prompt: str | list[int], *, add_special: bool = True) -> list[int]:
-        """Token ids of a text, or the ids themselves.
+    async def prompt_ids(self, prompt: str | list[int], context: int, *, add_special: bool = True) -> list[int]:
+        """Token ids of a text for a context of so many tokens, or the ids themselves.
 
         Raises:
-            RequestError: no tokenizer, or no Unicode.
+            RequestError: no tokenizer, no Unicode, or a text that is far too long.
         """
         if not isinstance(prompt, str):
             return prompt
+        _check_length(prompt, context)
         return await asyncio.to_thread(self._required().encode, prompt, add_special)
 
     @property
@@ -51,21 +55,28 @@ class Texts:
         return None if self._tokenizer is None else self._tokenizer.chat_template
 
     async def chat_ids(
-        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None
+        self, messages: Sequence[dict[str, Any]], context: int, tools: Sequence[dict[str, Any]] | None = None
     ) -> list[int]:
         """Token ids of a conversation, ending with the opening of the answer.
 
         Args:
             messages: with the arguments of past calls as JSON texts.
+            context: tokens that it holds.
             tools: functions that the model is shown.
 
         Raises:
             RequestError: no tokenizer or template, or messages that it refuses.
         """
         tokenizer = self._required()
-        return await asyncio.to_thread(lambda: tokenizer.encode_chat(with_argument_objects(messages), tools=tools))
 
-    async def word_ids(self, words: Sequence[str | list[int]]) -> list[list[int]]:
+        def encode() -> list[int]:
+            text = tokenizer.render_chat(with_argument_objects(messages), tools=tools)
+            _check_length(text, context)
+            return tokenizer.encode(text)
+
+        return await asyncio.to_thread(encode)
+
+    def word_ids(self, words: Sequence[str | list[int]]) -> list[list[int]]:
         """Runs of token ids out of words that may be texts; a text is spelled with and without a space in front.
 
         Raises:
@@ -75,7 +86,8 @@ class Texts:
         for word in words:
             spellings = (word.lstrip(), " " + word.lstrip()) if isinstance(word, str) else (word,)
             for spelling in spellings:
-                found[tuple(await self.prompt_ids(spelling, add_special=False))] = None
+                ids = self._required().encode(spelling) if isinstance(spelling, str) else spelling
+                found[tuple(ids)] = None
         return [list(ids) for ids in found if ids]
 
     async def text(self, token_ids: list[int], *, skip_special: bool) -> str:
@@ -102,3 +114,11 @@ class Texts:
         if self._tokenizer is None:
             raise RequestError("the model came without a tokenizer: give the prompt as token ids, to /v1/completions")
         return self._tokenizer
+
+
+def _check_length(text: str, context: int) -> None:
+    if len(text) > CHARACTERS * context:
+        raise RequestError(
+            f"the prompt has {len(text)} characters; for a context of {context} tokens {CHARACTERS * context} are "
+            "taken: shorten it"
+        )
