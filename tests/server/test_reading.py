@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
+from typing import ClassVar
 
 import msgspec
 import pytest
 from starlette.requests import Request
 
 from outpace import RequestError, SamplingParams
-from outpace.server import answering, jobs
+from outpace.server import answering, jobs, routes
 from outpace.server.answering import Answering
 from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.jobs import Job, Submission, TooSlow
 from outpace.server.observing import KEY, Facts
+from outpace.server.protocol import CompletionRequest
 from outpace.server.reading import Reader
 from outpace.server.spelling import columns, entries
 from outpace.server.wire import Piece, Tally
@@ -160,3 +163,30 @@ def test_a_client_that_does_not_read_ends_its_answers(monkeypatch: pytest.Monkey
             await anext(asked)
 
     asyncio.run(work())
+
+
+def test_an_echo_is_spelled_before_anything_runs() -> None:
+    """A client that leaves while it is spelled would leave behind what nobody ends."""
+    order: list[str] = []
+
+    class Texts:
+        special_id = None
+
+        async def text(self, token_ids: list[int], *, skip_special: bool) -> str:
+            await asyncio.sleep(0)
+            order.append("text")
+            raise asyncio.CancelledError
+
+    class Client:
+        described: ClassVar[dict[str, object]] = {"engine": {"max_context": 99, "num_pages": 9, "page_size": 16}}
+
+        def check_open(self) -> None: ...
+
+        def submit(self, *args: object) -> None:
+            order.append("submit")
+
+    asked = CompletionRequest(model="tiny", prompt=[1, 2], echo=True)
+    backend = SimpleNamespace(texts=Texts(), client=Client(), name="tiny", request_timeout=1.0)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(routes._answer(backend, Request({"type": "http"}), asked, [[1, 2]], CompletionFormat()))  # type: ignore[arg-type]
+    assert order == ["text"]

@@ -306,8 +306,8 @@ def test_an_answer_that_its_grammar_leaves_no_token_for_is_the_only_one_that_fai
     side.submit(2, [5, 6], grammar=Grammar.regex("ab{3}"))
     side.submit(3, [5, 6], grammar=Grammar.regex("("))
     side.run()
-    assert side.broken() == [0]
-    assert [m.id for m in side.messages if isinstance(m, Refused)] == [3]
+    assert side.broken() == []
+    assert sorted(m.id for m in side.messages if isinstance(m, Refused)) == [0, 3]
     assert len(side.tokens(1)) == 12
     assert "".join(m.text for m in side.messages if isinstance(m, Piece) and m.id == 2) == "abbb"
 

@@ -27,11 +27,11 @@ class Watched:
             pass
         return [1]
 
-    def encode(self, text: str, add_special: bool) -> list[int]:
+    def encode(self, text: str, add_special: bool = False) -> list[int]:
         return self._work()
 
-    def encode_chat(self, messages: Any, tools: Any) -> list[int]:
-        return self._work()
+    def render_chat(self, messages: Any, tools: Any) -> str:
+        return ""
 
 
 def chat(*contents: Any, **options: Any) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def chat(*contents: Any, **options: Any) -> list[dict[str, Any]]:
 )
 def test_short_conversations_are_encoded_at_once(messages: Any, tools: Any, at_once: bool) -> None:
     watched = Watched()
-    asyncio.run(Texts(watched).chat_ids(messages, tools))  # type: ignore[arg-type]
+    asyncio.run(Texts(watched).chat_ids(messages, 100, tools))  # type: ignore[arg-type]
     assert watched.at_once == [at_once]
 
 
@@ -61,7 +61,7 @@ def test_what_takes_long_though_it_is_short_goes_to_threads_from_then_on() -> No
     texts = Texts(watched)  # type: ignore[arg-type]
     for seconds in (0.0, 2 * BRIEF_S, 0.0):
         watched.seconds = seconds
-        asyncio.run(texts.prompt_ids("a"))
+        asyncio.run(texts.prompt_ids("a", 100))
     assert watched.at_once == [True, True, False]
 
 
@@ -69,5 +69,5 @@ def test_a_real_template_is_brief(model: Any) -> None:
     tokenizer = Tokenizer.from_directory(model)
     texts = Texts(tokenizer)
     for _ in range(3):
-        asyncio.run(texts.chat_ids(chat("Hello!")))
+        asyncio.run(texts.chat_ids(chat("Hello!"), 100))
     assert texts._is_brief

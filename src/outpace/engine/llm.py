@@ -19,7 +19,7 @@ import torch
 from outpace.config import EngineConfig, ResolvedConfig, SamplingParams
 from outpace.distributed.group import ALONE
 from outpace.engine import choices
-from outpace.engine.devices import default_page_size, default_prefill_chunk, resolve_device, resolve_dtype
+from outpace.engine.devices import default_page_size, default_prefill_chunk, enter, resolve_device, resolve_dtype
 from outpace.engine.engine import Engine
 from outpace.engine.inputs import Messages, Prompt, is_id, params_of, prompts_of
 from outpace.engine.live import LiveAnswer
@@ -83,8 +83,7 @@ class LLM:
         if config.tensor_parallel > 1:
             self.ranks = Ranks.start(config, source, drafter_name, dtype=kind, device=place, aux_boundaries=boundaries)
             place = self.ranks.device
-        if place.type == "cuda":
-            torch.cuda.set_device(place)  # kernels, graphs and events are of the current device
+        enter(place)
         try:
             group = ALONE if self.ranks is None else self.ranks.group
             parts = load_parts(
@@ -123,7 +122,7 @@ class LLM:
         self.drafter = drafter
         self.drafter_name = drafter_name
         self.dtype: torch.dtype = target.model.embed.weight.dtype
-        self.device: torch.device = target.model.embed.weight.device
+        self.device: torch.device = enter(target.model.embed.weight.device)
         self.config = self._resolve(config)
         if self.ranks is not None:
             self.ranks.settle(self.config)

@@ -112,9 +112,9 @@ def of_validation(error: RequestValidationError) -> ApiError:
         )
     if first["type"] == "missing":
         return ApiError(400, f"{param} is missing", code="missing_required_parameter", param=param)
-    value = first["input"]
+    value = first["input"][:60] if isinstance(first["input"], str) else first["input"]
     shown = f" is {value!r:.60}" if isinstance(value, str | int | float) else ""
-    return ApiError(400, f"{param}{shown}: {first['msg']}", code="invalid_value", param=param)
+    return ApiError(400, f"{param or 'the body'}{shown}: {first['msg']}", code="invalid_value", param=param or None)
 
 
 def _path(location: Sequence[int | str], body: Any, *, missing: bool) -> str:
@@ -150,6 +150,9 @@ def install(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 400:  # what FastAPI says where Python's JSON reader gives up
+            said = "the body cannot be read: it is nested too deep, or holds a number that is too long"
+            return noted(request, ApiError(400, said, code="invalid_json"))
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         return noted(request, ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
 

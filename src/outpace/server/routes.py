@@ -8,6 +8,7 @@ from functools import partial
 from time import time
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -78,23 +79,26 @@ def router(backend: Backend) -> APIRouter:
     async def complete(body: CompletionRequest, request: Request) -> Response:
         _check_model(backend, body.model)
         try:
-            prompts = [await backend.texts.prompt_ids(prompt) for prompt in body.prompts]
+            context = _limits(backend)[0]
+            prompts = [await backend.texts.prompt_ids(prompt, context) for prompt in body.prompts]
             return await _answer(backend, request, body, prompts, CompletionFormat())
         except RequestError as error:
             raise refused(error, body) from error
 
-    @routes.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+    @routes.post("/tokenize", response_model=None)
+    async def tokenize(body: TokenizeRequest) -> Response:
         _check_model(backend, body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", code="invalid_value", param="prompt")
+        context = _limits(backend)[0]
         if body.messages is not None:
             tools = None if body.tools is None else [tool.plain() for tool in body.tools]
             tokens = await _chat_ids(backend, body.messages, tools)
         else:
             assert body.prompt is not None
-            tokens = await backend.texts.prompt_ids(body.prompt, add_special=body.add_special_tokens)
-        return {"tokens": tokens, "count": len(tokens), "max_model_len": _limits(backend)[0]}
+            tokens = await backend.texts.prompt_ids(body.prompt, context, add_special=body.add_special_tokens)
+        told = {"tokens": tokens, "count": len(tokens), "max_model_len": context}
+        return Response(msgspec.json.encode(told), media_type="application/json")  # FastAPI's way takes seconds
 
     @routes.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
@@ -136,7 +140,7 @@ def router(backend: Backend) -> APIRouter:
 async def _chat_ids(
     backend: Backend, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] | None
 ) -> list[int]:
-    return await backend.texts.chat_ids([message.plain() for message in messages], tools)
+    return await backend.texts.chat_ids([message.plain() for message in messages], _limits(backend)[0], tools)
 
 
 async def _answer(
@@ -162,7 +166,7 @@ async def _answer(
             param="n",
         )
     _check_fits(asked)
-    asked = await _with_word_ids(backend, asked)
+    asked = _with_word_ids(backend, asked)
     if asked.user is not None:
         facts_of(request.scope)["user"] = asked.user
     wanted: list[tuple[list[int], SamplingParams]] = []
@@ -200,7 +204,7 @@ def _check_fits(asked: Asked) -> None:
         raise ApiError(400, "top_logprobs need logprobs: true", code="invalid_value", param="top_logprobs")
 
 
-async def _with_word_ids(backend: Backend, asked: Asked) -> Asked:
+def _with_word_ids(backend: Backend, asked: Asked) -> Asked:
     """The request with its bad words as token ids.
 
     Raises:
@@ -209,7 +213,7 @@ async def _with_word_ids(backend: Backend, asked: Asked) -> Asked:
     if not asked.bad_words:
         return asked
     try:
-        return asked.model_copy(update={"bad_words": await backend.texts.word_ids(asked.bad_words)})
+        return asked.model_copy(update={"bad_words": backend.texts.word_ids(asked.bad_words)})
     except RequestError as error:
         raise ApiError(400, str(error), code="invalid_value", param="bad_words") from error
 

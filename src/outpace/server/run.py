@@ -22,6 +22,7 @@ from outpace.models.text.tool_formats import ToolFormat
 from outpace.server import logs
 from outpace.server.app import make_app
 from outpace.server.client import EngineClient
+from outpace.server.connections import Connection
 from outpace.server.jobs import Unavailable
 from outpace.server.metrics import Metrics
 from outpace.server.recent import Recent
@@ -116,7 +117,7 @@ class _Run:
                 app,
                 host=config.host,
                 port=config.port,
-                http="h11",  # the one that bounds the size of headers
+                http=Connection,  # of h11, which bounds the size of headers
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 ws="none",

@@ -225,6 +225,9 @@ class Serving:
         for request_id, served in list(self._served.items()):
             try:
                 self._tell_of(request_id, served)
+            except RequestError as error:  # its grammar left no token to go on with
+                self._abort(request_id)
+                self._send(Refused(id=request_id, message=str(error)))
             except Exception as error:  # nothing can be made of its tokens: nobody else's matter
                 self._abort(request_id)
                 self._send(Broken(id=request_id, message=_said(error)))

@@ -18,6 +18,8 @@ SHORT = 2048
 """Characters, or token ids."""
 BRIEF_S = 0.02
 """What a short text may take. A template may compute for long whatever it is given: then all of them go to threads."""
+CHARACTERS = 64
+"""Most of them a token of the context: what has more cannot fit, and is not spelled to find that out."""
 
 Found = TypeVar("Found")
 
@@ -45,14 +47,15 @@ class Texts:
             return cls(Tokenizer.from_gguf_fields(GgufFile(source.path).metadata, source.path))
         return cls(Tokenizer.from_directory(source.path))
 
-    async def prompt_ids(self, prompt: str | list[int], *, add_special: bool = True) -> list[int]:
-        """Token ids of a text, or the ids themselves.
+    async def prompt_ids(self, prompt: str | list[int], context: int, *, add_special: bool = True) -> list[int]:
+        """Token ids of a text for a context of so many tokens, or the ids themselves.
 
         Raises:
-            RequestError: no tokenizer, or no Unicode.
+            RequestError: no tokenizer, no Unicode, or a text that is far too long.
         """
         if not isinstance(prompt, str):
             return prompt
+        _check_length(prompt, context)
         tokenizer = self._required()
         return await self._done(len(prompt), lambda: tokenizer.encode(prompt, add_special))
 
@@ -62,12 +65,13 @@ class Texts:
         return None if self._tokenizer is None else self._tokenizer.chat_template
 
     async def chat_ids(
-        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None
+        self, messages: Sequence[dict[str, Any]], context: int, tools: Sequence[dict[str, Any]] | None = None
     ) -> list[int]:
         """Token ids of a conversation, ending with the opening of the answer.
 
         Args:
             messages: with the arguments of past calls as JSON texts.
+            context: tokens that it holds.
             tools: functions that the model is shown.
 
         Raises:
@@ -75,9 +79,15 @@ class Texts:
         """
         tokenizer = self._required()
         size = sum(map(_size, messages)) + (SHORT if tools else 0)
-        return await self._done(size, lambda: tokenizer.encode_chat(with_argument_objects(messages), tools=tools))
 
-    async def word_ids(self, words: Sequence[str | list[int]]) -> list[list[int]]:
+        def encode() -> list[int]:
+            text = tokenizer.render_chat(with_argument_objects(messages), tools=tools)
+            _check_length(text, context)
+            return tokenizer.encode(text)
+
+        return await self._done(size, encode)
+
+    def word_ids(self, words: Sequence[str | list[int]]) -> list[list[int]]:
         """Runs of token ids out of words that may be texts; a text is spelled with and without a space in front.
 
         Raises:
@@ -87,7 +97,8 @@ class Texts:
         for word in words:
             spellings = (word.lstrip(), " " + word.lstrip()) if isinstance(word, str) else (word,)
             for spelling in spellings:
-                found[tuple(await self.prompt_ids(spelling, add_special=False))] = None
+                ids = self._required().encode(spelling) if isinstance(spelling, str) else spelling
+                found[tuple(ids)] = None
         return [list(ids) for ids in found if ids]
 
     async def text(self, token_ids: list[int], *, skip_special: bool) -> str:
@@ -130,3 +141,11 @@ def _size(message: dict[str, Any]) -> int:
     """Characters of a message; what is more than one text counts as long."""
     content = message.get("content")
     return len(content) + 16 if isinstance(content, str) and "tool_calls" not in message else SHORT
+
+
+def _check_length(text: str, context: int) -> None:
+    if len(text) > CHARACTERS * context:
+        raise RequestError(
+            f"the prompt has {len(text)} characters; for a context of {context} tokens {CHARACTERS * context} are "
+            "taken: shorten it"
+        )

@@ -80,7 +80,7 @@ class Accepted(_Message, frozen=True, kw_only=True):
 
 
 class Refused(_Message, frozen=True, kw_only=True):
-    """The engine did not take a request: the caller's fault."""
+    """The engine did not take a request, or its grammar left no token to go on with: the caller's fault."""
 
     id: int
     message: str
