@@ -110,7 +110,7 @@ def of_validation(error: RequestValidationError) -> ApiError:
         )
     if first["type"] == "missing":
         return ApiError(400, f"{param} is missing", code="missing_required_parameter", param=param)
-    value = first["input"]
+    value = first["input"][:60] if isinstance(first["input"], str) else first["input"]
     shown = f" is {value!r:.60}" if isinstance(value, str | int | float) else ""
     return ApiError(400, f"{param}{shown}: {first['msg']}", code="invalid_value", param=param)
 
