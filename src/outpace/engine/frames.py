@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -29,6 +30,8 @@ from outpace.types import Changes, Needs
 
 logger = logging.getLogger(__name__)
 Left = TypeVar("Left")
+MOST_FRAMES = 512
+"""Kept; beyond, the one that was used the longest time ago goes. A graph takes a few megabytes."""
 Arguments = tuple[Pair, State, Tensor, Tensor, Sampling, int, Mark, int | None]
 
 
@@ -69,21 +72,39 @@ class Frames:
         state: its tensors must stay where they are.
         page_size: tokens in a page.
         timed: times the phases of every cycle.
+        most: frames that are kept.
     """
 
-    def __init__(self, pair: Pair, state: State, page_size: int, *, timed: bool = False) -> None:
+    def __init__(
+        self, pair: Pair, state: State, page_size: int, *, timed: bool = False, most: int = MOST_FRAMES
+    ) -> None:
         self._pair, self._state, self._page_size, self._timed = pair, state, page_size, timed
-        self._frames: dict[Shape, Frame] = {}
+        self._frames: OrderedDict[Shape, Frame] = OrderedDict()
+        """The one that was used last at the end."""
+        self._most = most
+        self.num_dropped = 0
+        """Frames that had to go for others."""
         self._pool: Any = torch.cuda.graph_pool_handle() if state.device.type == "cuda" else None
         self.num_replays = 0
         self.num_eager = 0
         """Of them, those whose frame is no graph."""
 
     def of(self, shape: Shape) -> Frame:
-        """The frame of a shape, captured now if it was not needed before."""
+        """The frame of a shape, captured now if it is not there."""
         if shape not in self._frames:
+            if len(self._frames) >= self._most:
+                self._drop(1)
             self._frames[shape] = self._make(shape)
+        self._frames.move_to_end(shape)
         return self._frames[shape]
+
+    def _drop(self, num: int) -> None:
+        """Frees those that were used the longest time ago."""
+        if self._state.device.type == "cuda":
+            torch.cuda.synchronize(self._state.device)  # one of them may be running
+        for _ in range(num):
+            self._frames.popitem(last=False)
+        self.num_dropped += num
 
     def fits(self, frame: Frame, changes: Changes) -> bool:
         """Whether changes fit into the frame's inputs; rows that were filled never do."""
@@ -129,18 +150,11 @@ class Frames:
             why_eager = "no CUDA device"
         else:
             try:
-                self._warm_up(run if cut is None else cut.run)
-                before = torch.cuda.memory_reserved(device)
-                if cut is None:
-                    replay = self._record(run)
-                else:
-                    cut.capture(self._record)
-                num_bytes = torch.cuda.memory_reserved(device) - before
+                replay, num_bytes = self._capture(run, cut)
             except RuntimeError as error:
                 if self._pair.target.group.size > 1:
                     raise  # the other ranks may have captured it, and would wait for this one in the middle
                 why_eager = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-                _free_generator(device)
                 logger.warning("cycles of %s run without a graph, and slower: %s", shape, why_eager)
         return Frame(
             shape=shape,
@@ -153,6 +167,24 @@ class Frames:
             why_eager=why_eager,
             marks=marks,
         )
+
+    def _capture(self, run: Callable[[], Chosen], cut: CutCycle | None) -> tuple[Callable[[], Chosen], int]:
+        """What replays it, and the bytes it takes. Where memory is short, all other frames go first."""
+        device = self._state.device
+        try:
+            self._warm_up(run if cut is None else cut.run)
+            before = torch.cuda.memory_reserved(device)
+            if cut is None:
+                run = self._record(run)
+            else:
+                cut.capture(self._record)
+            return run, torch.cuda.memory_reserved(device) - before
+        except RuntimeError as error:
+            _free_generator(device)
+            if not isinstance(error, torch.OutOfMemoryError) or not self._frames or self._pair.target.group.size > 1:
+                raise
+        self._drop(len(self._frames))
+        return self._capture(run, cut)
 
     def _warm_up(self, run: Callable[[], object]) -> None:
         """Runs once over inert rows, so that kernels are compiled and workspaces allocated."""
@@ -198,6 +230,7 @@ class Frames:
             ],
             "capture_s": round(sum(frame.capture_s for frame in frames), 3),
             "graph_bytes": sum(frame.capture_bytes for frame in frames),
+            "dropped": self.num_dropped,
             "replays": self.num_replays,
             "eager_replays": self.num_eager,
         }
