@@ -202,7 +202,16 @@ def test_ready(run: Run) -> None:
         assert line[start]["graphs"]["at_start"]["captured"] == 0, "a CPU has no graphs"
 
 
-@pytest.mark.parametrize("name", ["step", "cycle", "never_slower", "end_to_end", "prefill", "ready"])
+def test_server_cost(run: Run) -> None:
+    line = run("server_cost", *TINY, "--rounds", "6", "--max-tokens", "12", "--k", "2")
+    first, tok_s = line["first_token_ms"], line["tok_s"]
+    assert first["added"]["low"] <= first["added"]["median"] <= first["added"]["high"]
+    assert 0.0 < line["first_byte_ms"]["median"] < first["server"]["median"]
+    assert line["tokens"] == 12 and min(tok_s.values()) > 0.0 < line["server_over_engine"]["median"]
+    assert line["model"]["engine"]["simulate_acceptance"] == [0.8]
+
+
+@pytest.mark.parametrize("name", ["step", "cycle", "never_slower", "end_to_end", "prefill", "ready", "server_cost"])
 def test_help_shows_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](["--help"])

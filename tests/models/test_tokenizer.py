@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import gguf
@@ -548,3 +549,24 @@ def test_broken_files_are_named(name: str, content: str, message: str, saved: Pa
     with pytest.raises(CheckpointError, match=message) as caught:
         Tokenizer.from_directory(saved)
     assert name in str(caught.value)
+
+
+def test_a_long_text_lets_other_threads_go_on_and_has_the_same_tokens() -> None:
+    """A word without an end: tokenizers' own `encode` would hold Python's lock for a second."""
+    tokenizer = of_gguf(byte_level_metadata())
+    text = "a" * 400_000
+    ticks, ended = 0, Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not ended.wait(0.005):
+            ticks += 1
+
+    other = Thread(target=tick)
+    other.start()
+    found = tokenizer.encode(text)
+    ended.set()
+    other.join()
+    assert found == tokenizer.backend.encode(text, add_special_tokens=False).ids
+    assert ticks >= 3
+    assert tokenizer.encode("ab " * 3000, True) == tokenizer.backend.encode("ab " * 3000).ids

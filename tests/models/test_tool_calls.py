@@ -217,7 +217,7 @@ def test_content_is_not_held_back_longer_than_it_must() -> None:
 def test_only_functions_that_were_offered_are_called(form: ToolFormat) -> None:
     for text in (text for case, text, _, calls in WELL_FORMED if case == form and calls):
         shown = text
-        for token in form.layout:
+        for token in form.section:
             shown = shown.replace(token, "")
         assert parse_tool_calls(text, form, {"other"}) == (shown, ())
         assert told([text], form, names={"other"}) == [Content(shown)]

@@ -16,7 +16,7 @@ from outpace.grammar import Grammar
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.models.text.tokenizer_parts import TokenizerParts
 from outpace.models.text.tool_calls import parse_tool_calls
-from outpace.models.text.tool_formats import FORMATS, HERMES, LLAMA3, MISTRAL, ToolFormat
+from outpace.models.text.tool_formats import FORMATS, HERMES, KIMI, LLAMA3, MISTRAL, ToolFormat
 from outpace.server.call_grammar import CallGrammar
 
 CITY: dict[str, Any] = {
@@ -68,16 +68,31 @@ class Admitted:
 
 
 OPENINGS = tuple(form.opening for form in FORMATS.values())
-HELD = {name: form for name, form in FORMATS.items() if not form.numbered}
-"""Spellings that a grammar holds."""
 
 
 def one(form: ToolFormat, name: str, arguments: str) -> str:
     """A call, as the family writes it."""
+    if form is KIMI:
+        return in_section(kimi_call(name, arguments))
     if form is MISTRAL:
         return f"[TOOL_CALLS]{name}[ARGS]{arguments}"
     said = f'{{"name": "{name}", "{form.key}": {arguments}}}'
     return f"<tool_call>\n{said}\n</tool_call>" if form is HERMES else said
+
+
+def kimi_call(name: str, arguments: str, number: str = "0") -> str:
+    return f"<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+
+
+def in_section(calls: str) -> str:
+    return f"<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>"
+
+
+def several(form: ToolFormat, num: int) -> str:
+    """Calls of one answer."""
+    if form is KIMI:
+        return in_section("".join(kimi_call("weather", OSLO, str(7 + i)) for i in range(num)))
+    return (";" if form is LLAMA3 else "").join([one(form, "weather", OSLO)] * num)
 
 
 def rules(form: ToolFormat, tokenizer: Tokenizer, most_calls: int = 3) -> CallGrammar:
@@ -96,7 +111,7 @@ def spelled(request: pytest.FixtureRequest) -> Any:
     return make
 
 
-@pytest.mark.parametrize("form", HELD.values(), ids=list(HELD))
+@pytest.mark.parametrize("form", FORMATS.values(), ids=list(FORMATS))
 def test_free_text_is_free_and_calls_in_it_fit(form: ToolFormat, spelled: Any) -> None:
     tokenizer = spelled(form)
     admitted = Admitted(rules(form, tokenizer).free(), tokenizer)
@@ -119,7 +134,7 @@ def test_free_text_is_free_and_calls_in_it_fit(form: ToolFormat, spelled: Any) -
     assert admitted.whole(before + form.opening) is False
 
 
-@pytest.mark.parametrize("form", HELD.values(), ids=list(HELD))
+@pytest.mark.parametrize("form", FORMATS.values(), ids=list(FORMATS))
 def test_forced_calls_leave_no_other_text(form: ToolFormat, spelled: Any) -> None:
     tokenizer = spelled(form)
     admitted = Admitted(rules(form, tokenizer).forced(), tokenizer)
@@ -127,14 +142,13 @@ def test_forced_calls_leave_no_other_text(form: ToolFormat, spelled: Any) -> Non
     assert admitted.whole(call) and admitted.whole("\n" + call)
     assert not admitted.whole("") and not admitted.begins("Let me") and not admitted.begins(call + " So")
     assert not admitted.begins(one(form, "weather", TOKYO))
-    several = (";" if form is LLAMA3 else "").join([call] * 3)
-    assert admitted.ended(several)
-    assert len(parse_tool_calls(several, form, SCHEMAS)[1]) == 3
+    assert admitted.ended(several(form, 3)) and not admitted.begins(several(form, 4))
+    assert len(parse_tool_calls(several(form, 3), form, SCHEMAS)[1]) == 3
     single = Admitted(rules(form, tokenizer, most_calls=1).forced(), tokenizer)
     assert single.ended(call)
 
 
-@pytest.mark.parametrize("form", HELD.values(), ids=list(HELD))
+@pytest.mark.parametrize("form", FORMATS.values(), ids=list(FORMATS))
 def test_calls_or_json(form: ToolFormat, spelled: Any) -> None:
     tokenizer = spelled(form)
     wanted = {"type": "object", "properties": {"name": {"const": "it"}}, "required": ["name"]}
@@ -146,10 +160,10 @@ def test_calls_or_json(form: ToolFormat, spelled: Any) -> None:
 def test_one_call_ends_the_answer_where_no_second_may_be(spelled: Any) -> None:
     tokenizer = spelled(HERMES)
     call = one(HERMES, "clock", NOW)
-    single, several = (Admitted(rules(HERMES, tokenizer, most).free(), tokenizer) for most in (1, 2))
+    single, pair = (Admitted(rules(HERMES, tokenizer, most).free(), tokenizer) for most in (1, 2))
     assert single.ended("a " + call)
-    assert several.whole(f"a {call} b {call}") and several.ended(call + call)
-    assert several.whole(f"a {call} b") and not several.begins(f"{call}{call} b")
+    assert pair.whole(f"a {call} b {call}") and pair.ended(call + call)
+    assert pair.whole(f"a {call} b") and not pair.begins(f"{call}{call} b")
 
 
 def test_the_families_own_ways(spelled: Any) -> None:
@@ -162,6 +176,22 @@ def test_the_families_own_ways(spelled: Any) -> None:
     call = one(LLAMA3, "weather", OSLO)
     assert admitted.whole(call) and admitted.whole(f"I look. <|python_tag|>{call}; {call}")
     assert not admitted.begins('{"a"') and not admitted.begins(' \n{"nam": ') and not admitted.begins(call + "a")
+
+
+def test_kimi_numbers_its_calls_within_one_section(spelled: Any) -> None:
+    tokenizer = spelled(KIMI)
+    admitted = Admitted(rules(KIMI, tokenizer).free(), tokenizer)
+    for number in ("0", "12", "9999"):
+        assert admitted.ended("So: " + in_section(kimi_call("weather", OSLO, number)))
+    for wrong in (
+        kimi_call("weather", OSLO),
+        in_section(kimi_call("weather", OSLO, "")),
+        in_section(kimi_call("weather", OSLO, "00")),
+        in_section(kimi_call("weather", OSLO, "10000")),
+        in_section(kimi_call("rain", OSLO)),
+        in_section(""),
+    ):
+        assert not admitted.begins(wrong), wrong
 
 
 def test_an_id_between_name_and_arguments_where_the_model_has_such_a_token() -> None:

@@ -16,6 +16,7 @@ import openai
 import pytest
 import torch
 
+from outpace.models.text.tool_formats import KIMI
 from server.chain import END, make_chain, make_chain_drafter
 from server.running import Server, serving
 from server.test_structured import SPACES
@@ -158,6 +159,37 @@ def test_strict_calls_fit_and_others_are_as_they_were(caller: Server, parallel: 
     told.check()
 
 
+@pytest.fixture(scope="module")
+def kimi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same in Kimi's spelling: a section of numbered calls, all of whose tags are special tokens."""
+    folder = tmp_path_factory.mktemp("kimi")
+    begin, call, arguments, call_end, end = KIMI.special
+    chain = ["?", "Let me see.", begin, call, "functions.weather:", "0", arguments, '{"city": ', '"Bonn"', "}"]
+    torch.manual_seed(5)
+    chains = ([*chain, call_end, end, END], CHAINS[1])
+    follows = make_chain(folder / "model", chains, special=KIMI.special, template=TEMPLATE)
+    make_chain_drafter(folder / "model", folder / "drafter", follows, wrong_behind=())
+    flags = ("--drafter", str(folder / "drafter"), "--control", "fixed", "--k", "3", "--num-pages", "300")
+    with serving(folder / "model", *flags, "--tool-parser", "kimi") as running:
+        yield running
+        assert running.held_pages() == 0 and running.state()["engine_deaths"] == 0
+
+
+def test_kimis_calls_are_held_too(kimi: Server) -> None:
+    free = tell(kimi, "?")
+    assert (free.content, free.calls, free.reason) == ("Let me see.", (("weather", '{"city": "Bonn"}'),), "tool_calls")
+    strict = tell(kimi, "?", tools=tools(strict=True))
+    assert (strict.content, strict.reason, len(strict.calls)) == ("Let me see.", "tool_calls", 1)
+    text = tell(kimi, ".", tools=tools(strict=True))
+    assert (text.content, text.calls, text.reason) == ("It is sunny today", (), "stop")
+    required = tell(kimi, ".", tool_choice="required", parallel_tool_calls=False)
+    one = tell(kimi, ".", tool_choice=named("clock"))
+    assert one.calls[0][0] == "clock"
+    for told in (strict, required, one):
+        told.check()
+        assert told.reason == "tool_calls" and len(told.calls) == 1
+
+
 @pytest.mark.parametrize("wanted", ["call", "JSON"])
 def test_an_answer_in_json_may_be_calls_instead(caller: Server, wanted: str) -> None:
     opening = TAGS[0] if wanted == "call" else '{"'
@@ -175,6 +207,7 @@ def tool(**parameters: Any) -> list[dict[str, Any]]:
     return [*tools(), {"type": "function", "function": strict}]
 
 
+PRIMES = (7, 11, 13, 17, 19, 23)
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a keyword": (
         {"tools": tool(properties={"a": {"type": "array", "contains": {}}})},
@@ -185,6 +218,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"tools": tool(properties={"a": {"type": "string", "pattern": "(?=a)b"}})},
         r"'odd' .*look-?a",
         "tools[2].function.parameters",
+    ),
+    "what takes the library too long": (
+        {"tools": tool(properties={"a": {"allOf": [{"type": "integer", "multipleOf": n} for n in PRIMES]}})},
+        r"more than 2 s of a core .* or \d+ MiB; make it simpler",
+        "tools",
     ),
     "no object": ({"tools": tool(type="string")}, r"'odd' .*'string'.*\"object\"", "tools[2].function.parameters"),
     "too large": (

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from outpace import LLM, SamplingParams
+from outpace.fingerprint import commit
 from server.running import Server
 
 HELLO = [{"role": "user", "content": "Hello!"}]
@@ -213,7 +214,19 @@ def test_what_operators_see(server: Server) -> None:
     state = server.state()
     assert state["status"] == "ready" and state["slots"] == 4
     assert state["settings"]["engine"]["k"] == 3
-    assert state["totals"]["tokens"] >= 8
+    told = state["server"]
+    assert (told["queue_limit"], told["num_keys"]) == (256, 0) and "api_key" not in told
+    fingerprint = state["settings"]["fingerprint"]
+    assert (fingerprint["commit"] or "")[:12] == (commit() or "")[:12]  # None outside of a checkout
+    assert fingerprint["outpace"] == state["version"]
+    totals = state["totals"]
+    assert totals["tokens"] >= 8
+    assert len(totals["drafted_at"]) == 3 and totals["drafted_at"][0] > 0
+    for name in ("drafted", "accepted"):
+        at = totals[f"{name}_at"]
+        assert sum(at) == totals[name]
+        for position, number in enumerate(at):
+            assert f'outpace_{name}_at_total{{position="{position}"}} {number:.1f}\n' in metrics
     assert server.get("/health").json() == {"status": "ready"}
     assert server.get("/ready").status_code == 200
 

@@ -10,8 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2 as httpx
 import openai
@@ -107,11 +110,21 @@ def test_an_engine_that_hangs_is_killed_and_started_again(narrow: Server) -> Non
     assert not is_alive(first)
 
 
-def test_an_idle_engine_may_be_silent(narrow: Server) -> None:
+def health(connection: HTTPConnection) -> bytes:
+    connection.request("GET", "/health")
+    return connection.getresponse().read()
+
+
+def test_an_idle_engine_may_be_silent_and_an_idle_connection_is_kept(narrow: Server) -> None:
     deaths, pid = narrow.state()["engine_deaths"], engine_pid(narrow)
+    connection = HTTPConnection(urlsplit(narrow.url).netloc, timeout=10)
+    assert health(connection) == b'{"status":"ready"}'
     os.kill(pid, signal.SIGSTOP)
     time.sleep(6)
     os.kill(pid, signal.SIGCONT)
+    connection.auto_open = 0  # the same one, or an error
+    assert health(connection) == b'{"status":"ready"}'
+    connection.close()
     assert narrow.post("/v1/completions", SHORT).status_code == 200
     assert narrow.state()["engine_deaths"] == deaths and engine_pid(narrow) == pid
 
@@ -174,7 +187,7 @@ def test_large_bodies_are_refused(narrow: Server) -> None:
 
 
 def test_a_line_about_speed_comes_while_something_runs(narrow: Server) -> None:
-    keys = {"tok_s", "accept_length", "running", "waiting", "k", "why", "break_even", "pages"}
+    keys = {"tok_s", "accept_length", "running", "waiting", "k", "why", "break_even", "pages", "graph_hit_rate"}
     num_before = len([line for line in narrow.log if line["event"] == "speed"])
     narrow.post("/v1/completions", MIDDLE_BODY)
 
@@ -202,6 +215,14 @@ def test_it_drains_and_leaves_nothing_behind(model: Path) -> None:
         assert server.other == []
 
 
+@contextmanager
+def half_sent(server: Server) -> Iterator[None]:
+    """A client that has sent half of its request, and no more."""
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        yield
+
+
 def test_time_has_an_end(model: Path) -> None:
     flags = ("--request-timeout", "0.2", "--drain-timeout", "0.05")
     with serving(model, *PLAIN, *flags) as server:
@@ -210,11 +231,12 @@ def test_time_has_an_end(model: Path) -> None:
         with pytest.raises(openai.APIError, match="took longer"):
             list(long_stream(server))
         assert server.held_pages() == 0
-        stream = long_stream(server)
-        server.process.send_signal(signal.SIGTERM)
-        with pytest.raises(openai.APIError, match="shut down before"):
-            list(stream)
-        assert server.process.wait(20) == 0
+        with half_sent(server):
+            stream = long_stream(server)
+            server.process.send_signal(signal.SIGTERM)
+            with pytest.raises(openai.APIError, match="shut down before"):
+                list(stream)
+            assert server.process.wait(20) == 0
 
 
 def test_the_engine_does_not_outlive_a_killed_server(model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from typing import Any
 
@@ -60,6 +61,10 @@ WRONG_CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "frequency_penalty": ({"frequency_penalty": -2.5}, "frequency_penalty"),
     "repetition_penalty": ({"repetition_penalty": 0}, "repetition_penalty"),
     "logit_bias": ({"logit_bias": {"1": 101}}, "logit_bias"),
+    "logit_bias many": ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+    "fields": ({f"x{i}": 1 for i in range(200)}, ""),
+    "fields within": ({"stream_options": {f"x{i}": 1 for i in range(200)}}, "stream_options"),
+    "far too long": ({"messages": [{"role": "user", "content": "a" * 20_000}]}, "messages"),
     "logit_bias key": ({"logit_bias": {"one": 1}}, "logit_bias"),
     "bad_words": ({"bad_words": [[]]}, "bad_words"),
     "bad_words unknown": ({"bad_words": [[258]]}, "bad_words"),
@@ -112,7 +117,7 @@ def test_a_wrong_chat_names_the_field(server: Server, name: str, stream: bool) -
         pytest.skip("says itself whether it streams")
     body = {"model": "tiny", "messages": HELLO} | ({"stream": True} if stream else {}) | wrong
     error = refusal(httpx.post(server.url + CHAT, content=json.dumps(body), headers=JSON, timeout=60))
-    assert error["param"].startswith(param)
+    assert (error["param"] or "").startswith(param)
     assert error["type"] == "invalid_request_error"
     assert error["message"]
 
@@ -136,7 +141,9 @@ def test_null_is_the_same_as_leaving_it_out(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"1", b"\xff", b'{"model": "tiny", "prompt": "a", "top_p": NaN}', b"[" * 100_000]
+    "content",
+    [b"", b"{", b"[]", b"1", b"\xff", b'{"model": "tiny", "prompt": "a", "top_p": NaN}', b"[" * 100_000]
+    + [b'{"model": "tiny", "prompt": "a", "seed": ' + b"9" * 5000 + b"}"],
 )
 def test_what_is_no_object_is_refused(server: Server, content: bytes) -> None:
     refusal(httpx.post(server.url + COMPLETE, content=content, headers=JSON))
@@ -145,6 +152,21 @@ def test_what_is_no_object_is_refused(server: Server, content: bytes) -> None:
 def test_another_content_type_is_refused_with_the_remedy(server: Server) -> None:
     response = httpx.post(server.url + COMPLETE, content=b"{}", headers={"Content-Type": "text/plain"})
     assert "Content-Type: application/json" in refusal(response)["message"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n": 129}, "n is 129: .*less than or equal to 128"),
+        ({"stop": ["a"] * 17}, "stop: .*at most 16 items.*not 17"),
+        ({"stop": [1]}, r"stop\[0\] is 1: .*valid string"),
+        ({"bad_words": [""]}, r"bad_words\[0\] is '': .*at least 1 character"),
+        ({"temperature": "hot"}, "temperature is 'hot': .*valid number"),
+    ],
+)
+def test_a_refusal_says_what_came_and_what_may(server: Server, wrong: dict[str, Any], message: str) -> None:
+    told = refusal(server.post(CHAT, {"model": "tiny", "messages": HELLO} | wrong))["message"]
+    assert re.fullmatch(message, told), told
 
 
 def test_the_client_library_understands_refusals(server: Server) -> None:
@@ -188,6 +210,9 @@ def test_all_that_harmed_nobody(server: Server) -> None:
     ("kind", "body"),
     [
         (DetokenizeRequest, {"tokens": [""] * 1000}),
+        (DetokenizeRequest, {f"x{i}": 1 for i in range(1000)}),
+        (CompletionRequest, {"prompt": "a", "logit_bias": {str(i): "" for i in range(2000)}}),
+        (CompletionRequest, {"prompt": "a", "structured_outputs": {f"x{i}": 1 for i in range(1000)}}),
         (CompletionRequest, {"prompt": [1] * 9 + [""] * 1000}),
         (ChatRequest, {"messages": [{"role": "user"}] * 1000}),
         (ChatRequest, {"messages": [{"role": "user", "content": "a"}], "stop_token_ids": [""] * 1000}),

@@ -67,9 +67,9 @@ def test_seeds_of_choices() -> None:
 def test_restarts_come_slower_and_end() -> None:
     now = [0.0]
     restarts = Restarts(3, clock=lambda: now[0])
-    assert [restarts.after_death() for _ in range(4)] == [0.2, 0.4, 0.8, None]
+    assert [restarts.after_death(served=True) for _ in range(4)] == [0.2, 0.4, 0.8, None]
     now[0] = WINDOW + 1
-    assert restarts.after_death() == 0.2
-    assert Restarts(0).after_death() is None
+    assert restarts.after_death(served=True) == 0.2
+    assert Restarts(0).after_death(served=True) is None
     many = Restarts(100)
-    assert max(filter(None, (many.after_death() for _ in range(50)))) == 30.0
+    assert max(filter(None, (many.after_death(served=True) for _ in range(50)))) == 30.0

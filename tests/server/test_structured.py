@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jsonschema
@@ -12,7 +13,7 @@ import openai
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
-from server.running import Server
+from server.running import Server, until
 
 SCHEMA = {
     "type": "object",
@@ -124,3 +125,22 @@ def test_a_bad_form_is_refused_by_name_and_stalls_nobody(server: Server) -> None
     assert "contains" in str(bad[0]) and bad[0].param == "response_format"
     assert bad[1].param == "structured_outputs"
     assert all(answer.choices[0].message.content for answer in good), good
+
+
+def test_schemas_that_take_too_long_are_refused_and_hold_up_nobody(server: Server) -> None:
+    hostile = {"type": "string", "allOf": [{"pattern": f"[ab]*a[ab]{{{i}}}$"} for i in range(1, 41)]}
+    bodies = [
+        {"response_format": form(hostile | {"description": "a"})},
+        {"structured_outputs": {"json": hostile | {"description": "b"}}, "stream": True},
+    ]
+    asked = {"model": "tiny", "messages": HELLO}
+    with ThreadPoolExecutor() as pool:
+        told = [pool.submit(server.post, "/v1/chat/completions", asked | body) for body in bodies]
+        until(lambda: server.state()["running"] >= 2, server)
+        answer = ask(server, response_format=form({"enum": ["cat", "dog", "cow"]}), max_tokens=10)
+        assert answer.choices[0].message.content in ('"cat"', '"dog"', '"cow"')
+        assert not any(each.done() for each in told)
+        for each, field in zip(told, ("response_format", "structured_outputs"), strict=True):
+            error = each.result().json()["error"]
+            assert (each.result().status_code, error["param"]) == (400, field)
+            assert re.search(r"more than 2 s of a core .* or \d+ MiB; make it simpler", error["message"])

@@ -43,7 +43,9 @@ def test_messages_come_whole_however_they_are_cut(cuts: list[int]) -> None:
 
 
 def test_a_piece_comes_back_with_its_types() -> None:
-    piece = Piece(id=1, text="é", token_ids=(5, 6), finish_reason="stop", tally=Tally(cycles=2, emitted=3))
+    piece = Piece(
+        id=1, text="é", token_ids=(5, 6), finish_reason="stop", tally=Tally(cycles=2, emitted=3, drafted_at=(2, 1))
+    )
     frames: Frames[FromEngine] = Frames(FromEngine)
     assert list(frames.feed(wire.pack(piece))) == [piece]
 

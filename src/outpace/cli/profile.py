@@ -10,7 +10,7 @@ from typing import Any
 from outpace import EngineConfig
 from outpace.cli import options, profile_page
 from outpace.cli.status import Status
-from outpace.engine.devices import resolve_device, resolve_dtype
+from outpace.engine.devices import enter, resolve_device, resolve_dtype
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
 from outpace.lab.demo import PROMPTS
@@ -103,7 +103,7 @@ def _of_shape(args: argparse.Namespace, settings: ProfileSettings) -> tuple[Any,
             f"context is {context}; with answers of {settings.max_tokens} tokens it must lie in 1 … "
             f"{config.max_positions - settings.max_tokens}"
         )
-    device = resolve_device(args.device)
+    device = enter(resolve_device(args.device))
     drafter = args.drafter == "auto"
     given = {"max_context": needed, **_settings(args)}
     if drafter and given.get("k") != 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.cli import options
-from outpace.engine.devices import resolve_device, resolve_dtype
+from outpace.engine.devices import enter, resolve_device, resolve_dtype
 from outpace.errors import ConfigError
 from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     answer_config = _answer_config(args)
     folder = RunFolder(out=args.out)
     folder.check(resume=args.resume)
-    device = resolve_device(args.device)
+    device = enter(resolve_device(args.device))
     dtype = resolve_dtype(args.dtype, device)
     target = load_target(locate(args.target), dtype=dtype, device=device)
     _make(args.out)

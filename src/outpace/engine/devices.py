@@ -29,6 +29,13 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
+def enter(device: torch.device) -> torch.device:
+    """Makes a GPU this thread's current one, of which kernels, graphs and events are; gives it back."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     """ "auto" is bfloat16 where the device multiplies it natively, else float32.
 

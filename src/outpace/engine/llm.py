@@ -19,6 +19,7 @@ import torch
 from outpace.config import EngineConfig, SamplingParams
 from outpace.distributed.group import ALONE
 from outpace.engine import choices
+from outpace.engine.devices import enter
 from outpace.engine.engine import Engine
 from outpace.engine.inputs import Messages, Prompt, is_id, params_of, prompts_of
 from outpace.engine.live import LiveAnswer
@@ -72,8 +73,7 @@ class LLM:
         if asked.config.tensor_parallel > 1:
             self.ranks = Ranks.start(asked)
         place = asked.device if self.ranks is None else self.ranks.device
-        if place.type == "cuda":
-            torch.cuda.set_device(place)  # kernels, graphs and events are of the current device
+        enter(place)
         try:
             parts = load_parts(
                 asked.source,
@@ -111,7 +111,7 @@ class LLM:
         self.drafter = drafter
         self.drafter_name = drafter_name
         self.dtype: torch.dtype = target.model.embed.weight.dtype
-        self.device: torch.device = target.model.embed.weight.device
+        self.device: torch.device = enter(target.model.embed.weight.device)
         free = free_bytes(self.device) if self.ranks is None else self.ranks.free_bytes()
         self.config = settle(config, target.model, drafter, free)
         if self.ranks is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from outpace.engine.devices import DTYPES, resolve_device, resolve_dtype
+from outpace.engine.devices import DTYPES, enter, resolve_device, resolve_dtype
 from outpace.fingerprint import machine
 from outpace.lab.shapes import DRAFT_VOCAB, SHAPES
 
@@ -85,7 +85,7 @@ def place(args: argparse.Namespace) -> tuple[torch.device, torch.dtype]:
     Raises:
         ConfigError: the device is not on this machine.
     """
-    device = resolve_device(args.device)
+    device = enter(resolve_device(args.device))
     return device, resolve_dtype(args.dtype, device)
 
 

@@ -48,16 +48,24 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
     Its bounds are two of the ratios themselves, as many from either end as leave out the true median in at most 5% of
     cases (the sign test's interval; with nine rounds one of them may be an outlier). None for fewer than `MIN_ROUNDS`.
     """
-    ratios = sorted(x / y for x, y in zip(a, b, strict=True))
-    if len(ratios) < MIN_ROUNDS:
-        return Interval(value=median(ratios), bounds=None)
-    left_out = _left_out(len(ratios))
-    return Interval(value=median(ratios), bounds=(ratios[left_out], ratios[-1 - left_out]))
+    return _median([x / y for x, y in zip(a, b, strict=True)])
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """Median of a - b over rounds, with an interval as `paired_ratio`'s."""
+    return _median([x - y for x, y in zip(a, b, strict=True)])
+
+
+def _median(values: Sequence[float]) -> Interval:
+    if len(values) < MIN_ROUNDS:
+        return Interval(value=median(values), bounds=None)
+    ordered, left_out = sorted(values), _left_out(len(values))
+    return Interval(value=median(ordered), bounds=(ordered[left_out], ordered[-1 - left_out]))
 
 
 def _left_out(num: int) -> int:
-    """Ratios left out at either end: the most whose chance that the median lies there is within what is allowed."""
-    num_left_out, below = 0, 1  # below: of the 2^num ways to fall, those with at most so many ratios under the median
+    """Values left out at either end: the most whose chance that the median lies there is within what is allowed."""
+    num_left_out, below = 0, 1  # below: of the 2^num ways to fall, those with at most so many values under the median
     while (below := below + comb(num, num_left_out + 1)) <= (1 - CONFIDENCE) / 2 * 2**num:
         num_left_out += 1
     return num_left_out

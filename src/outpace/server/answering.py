@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from outpace.errors import OutpaceError
+from outpace.errors import OutpaceError, RequestError
 from outpace.server import api_errors
 from outpace.server.formats import Envelope, Written, usage
-from outpace.server.jobs import Submission
+from outpace.server.jobs import Job, Submission
 from outpace.server.observing import facts_of
 from outpace.server.reading import Reader
 from outpace.server.wire import Piece
@@ -24,6 +24,8 @@ CLIENT_GONE = 499
 """What logs say of a request whose client went away; nobody reads it."""
 SLOW_READER = 10.0
 """Seconds that a client may take to read the end of a stream after the request's time is over."""
+MAX_LOGPROBS = 1 << 21
+"""Of an answer that is told as a whole, alternatives included: some 150 MB of JSON."""
 DONE = b"data: [DONE]\n\n"
 
 Found = TypeVar("Found")
@@ -73,37 +75,47 @@ class Answering:
         facts_of(self.request.scope).update(self.usage())
 
     async def _whole(self) -> dict[str, Any]:
-        answers = [Written() for _ in self.submission.jobs]
-        async for place, piece in self.submission:
+        answers, num_logprobs = [Written() for _ in self.submission.jobs], 0
+        async for pieces in self.submission:
             self._note_first()
-            answers[place].add(self.reader.read(self.submission.jobs[place], piece))
+            for place, piece in pieces:
+                num_logprobs += _num_logprobs(self.submission.jobs[place], piece)
+                if num_logprobs > MAX_LOGPROBS:
+                    raise RequestError(
+                        f"logprobs: an answer that is told as a whole may have {MAX_LOGPROBS} log-probabilities over "
+                        "all its choices, and this one has more: stream it, or lower logprobs, n or max_tokens"
+                    )
+                answers[place].add(await self.reader.read(self.submission.jobs[place], piece))
         self.close()
         return self.envelope.whole(answers, self.usage())
 
     async def events(self) -> AsyncIterator[bytes]:
         """The events of a stream, in OpenAI's order; an error that comes too late for a status is the last event."""
-        told = [0] * len(self.submission.jobs)
-        for index in range(len(told)):
-            for choice in self.envelope.format.opening(index):
-                yield self._event([choice], 0)
+        opening = [
+            choice for index in range(len(self.submission.jobs)) for choice in self.envelope.format.opening(index)
+        ]
+        if opening:
+            yield b"".join(self._event([choice], 0) for choice in opening)
+        num_told = 0
         try:
-            async for place, piece in self.submission:
+            async for pieces in self.submission:
                 self._note_first()
-                told[place] += len(piece.token_ids)
-                for choice in self._choices(place, piece):
-                    yield self._event([choice], sum(told))
+                events: list[bytes] = []
+                for place, piece in pieces:
+                    num_told += len(piece.token_ids)
+                    events += [self._event([choice], num_told) for choice in await self._choices(place, piece)]
+                if events:
+                    yield b"".join(events)
         except (OutpaceError, TimeoutError) as error:
             refusal = api_errors.of(error)
             facts_of(self.request.scope)["error"] = str(refusal)
             yield _data(refusal.body())
             return
-        if self.include_usage:
-            yield _data(self.envelope.chunk([]) | {"usage": self.usage()})
-        yield DONE
+        yield (_data(self.envelope.chunk([]) | {"usage": self.usage()}) if self.include_usage else b"") + DONE
 
-    def _choices(self, place: int, piece: Piece) -> list[dict[str, Any]]:
+    async def _choices(self, place: int, piece: Piece) -> list[dict[str, Any]]:
         form = self.envelope.format
-        part = self.reader.read(self.submission.jobs[place], piece)
+        part = await self.reader.read(self.submission.jobs[place], piece)
         said = [form.said(place, part)] if part.told else []
         return said if part.finish_reason is None else [*said, form.closing(place, part.finish_reason)]
 
@@ -160,6 +172,11 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, Found]) -> Fou
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _num_logprobs(job: Job, piece: Piece) -> int:
+    own = len(piece.logprobs or ()) * (1 + (job.params.logprobs or 0))
+    return own + len(piece.prompt_logprobs or ()) * (1 + (job.params.prompt_logprobs or 0))
 
 
 def _json(body: dict[str, Any]) -> Response:

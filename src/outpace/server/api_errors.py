@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from outpace.errors import OutpaceError, RequestError
-from outpace.server.jobs import BrokenRequest, QueueFull, Unavailable
+from outpace.server.jobs import BrokenRequest, QueueFull, TooSlow, Unavailable
 from outpace.server.observing import facts_of
 
 
@@ -80,6 +80,8 @@ def of(error: Exception) -> ApiError:
             return ApiError(503, str(error), code="queue_full", retry_after=seconds)
         case Unavailable(code=code):
             return ApiError(503, str(error), code=code, retry_after=1)
+        case TooSlow():
+            return ApiError(408, str(error), code="slow_reader")
         case BrokenRequest():
             return ApiError(500, str(error), code="request_failed")
         case TimeoutError():
@@ -93,8 +95,8 @@ def of(error: Exception) -> ApiError:
 def of_validation(error: RequestValidationError) -> ApiError:
     """The first thing that is wrong with a body, by name."""
     errors = error.errors()
-    # Of the members of a union, the one that a value came furthest in is the one that was meant.
-    first = max(errors, key=lambda one: len(_steps(one["loc"][1:], error.body)))
+    # Of the members of a union, the one that a value came furthest in is the one that was meant; then one of its type.
+    first = max(errors, key=lambda one: (len(_steps(one["loc"][1:], error.body)), not one["type"].endswith("_type")))
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is no JSON: {first['ctx']['error']}", code="invalid_json")
     if not isinstance(error.body, dict):
@@ -110,7 +112,9 @@ def of_validation(error: RequestValidationError) -> ApiError:
         )
     if first["type"] == "missing":
         return ApiError(400, f"{param} is missing", code="missing_required_parameter", param=param)
-    return ApiError(400, f"{param}: {first['msg']}", code="invalid_value", param=param)
+    value = first["input"][:60] if isinstance(first["input"], str) else first["input"]
+    shown = f" is {value!r:.60}" if isinstance(value, str | int | float) else ""
+    return ApiError(400, f"{param or 'the body'}{shown}: {first['msg']}", code="invalid_value", param=param or None)
 
 
 def _path(location: Sequence[int | str], body: Any, *, missing: bool) -> str:
@@ -146,6 +150,9 @@ def install(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 400:  # what FastAPI says where Python's JSON reader gives up
+            said = "the body cannot be read: it is nested too deep, or holds a number that is too long"
+            return noted(request, ApiError(400, said, code="invalid_json"))
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         return noted(request, ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
 

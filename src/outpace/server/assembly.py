@@ -46,6 +46,7 @@ def assemble(engine: Start, config: ServerConfig) -> tuple[EngineClient, ASGIApp
         slots=config.max_concurrency,
         queue_limit=config.queue_limit,
         restarts=Restarts(config.max_restarts),
+        start_timeout=config.start_timeout,
         hang_timeout=config.hang_timeout,
         tell=logs.tell,
     )
@@ -57,6 +58,7 @@ def assemble(engine: Start, config: ServerConfig) -> tuple[EngineClient, ASGIApp
         name=config.served_name or engine.model,
         tool_form=tool_form,
         request_timeout=config.request_timeout,
+        settings=config.describe(len(keys)),
         created=int(time()),
     )
     return client, make_app(backend, keys=keys, max_body_bytes=config.max_body_bytes)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Literal
 
-from outpace.errors import ConfigError, EngineError
+from outpace.errors import ConfigError, EngineError, OutpaceError
 from outpace.server.child import Child
 from outpace.server.desk import Desk
 from outpace.server.jobs import Submission, Unavailable, Wanted
@@ -40,7 +40,9 @@ class EngineClient:
         slots: most answers in the engine at once; None takes the engine's rows.
         queue_limit: most answers that wait.
         restarts: how often the process may die.
-        hang_timeout: seconds without a word from a process that has work, after which it is killed; 0 waits for ever.
+        start_timeout: seconds without a sign of life from a process that loads, after which it is killed; 0 waits for
+            ever.
+        hang_timeout: the same for one that has work.
         tell: writes a log line: an event and its facts.
     """
 
@@ -51,6 +53,7 @@ class EngineClient:
         slots: int | None,
         queue_limit: int,
         restarts: Restarts,
+        start_timeout: float,
         hang_timeout: float,
         tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
@@ -65,9 +68,10 @@ class EngineClient:
         self._settings = settings
         self._slots = slots
         self._restarts = restarts
+        self._start_timeout = start_timeout
         self._hang_timeout = hang_timeout
         self._silence = 0.0
-        """Seconds since the process was heard, while it has work."""
+        """Seconds since the process was heard, while it loads or has work."""
         self._tell = tell
         self._child: Child | None = None
         """Once it is ready, until it is gone."""
@@ -121,72 +125,91 @@ class EngineClient:
             await asyncio.sleep(0.02)
 
     async def run(self) -> None:
-        """Keeps an engine process running, until cancelled.
+        """Keeps an engine process running, until cancelled. However it ends, nobody waits for an answer any more.
 
         Raises:
-            ConfigError: what it was to load cannot be loaded.
+            ConfigError: what it was to load cannot be loaded, and never was.
             EngineError: it died too often.
         """
+        try:
+            await self._keep_running()
+        except OutpaceError as error:
+            self.status, self.reason = "down", str(error)
+            self.desk.fail_all(Unavailable(self.reason, "engine_down"))
+            raise
+
+    async def _keep_running(self) -> None:
         while True:
-            how = await self._live()
+            how, served = await self._live()
             self.num_deaths += 1
             self.desk.close(
                 Unavailable(
                     f"the engine process {how}, while this answer was in it: send the request again", "engine_died"
                 )
             )
-            delay = self._restarts.after_death()
+            delay = self._restarts.after_death(served=served)
             if delay is None:
-                self.status, self.reason = "down", f"the engine process {how}; it died too often to be started again"
-                self.desk.fail_all(Unavailable(self.reason, "engine_down"))
-                raise EngineError(self.reason)
+                raise EngineError(f"the engine process {how}; it died too often to be started again")
             if self.status != "draining":
                 self.status, self.reason = "loading", f"the engine process {how}; a new one is being started"
             self._tell("engine died", {"how": how, "restart_in_s": delay, "deaths": self.num_deaths})
             await asyncio.sleep(delay)
 
-    async def _live(self) -> str:
-        """One process from its start to its end; how it ended."""
+    async def _live(self) -> tuple[str, bool]:
+        """One process from its start to its end: how it ended, and whether it was ready before.
+
+        Raises:
+            ConfigError: what it was to load cannot be loaded, and never was.
+        """
         said, self._silence = "", 0.0
-        child = await Child.start(self._settings)
+        try:
+            child = await Child.start(self._settings)
+        except OSError as error:
+            return f"could not be started: {error}", False
         self.pid = child.pid
         self._tell("engine started", {"pid": child.pid})
         watch = asyncio.create_task(self._watch(child))
         try:
             async for message in child.messages():
                 self._silence = 0.0
-                if isinstance(message, Lost):
-                    said = f": {message.message}"
-                elif isinstance(message, Ready):
-                    self._ready(child, message.settings)
-                else:
-                    self._hear(message)
+                match message:
+                    case Lost(message=why):
+                        said = f": {why}"
+                    case CannotStart(message=why):
+                        if not self.described:
+                            raise ConfigError(why)
+                        said = f", for it could not load what the one before it served: {why}"
+                    case Ready(settings=settings):
+                        self._ready(child, settings)
+                    case _:
+                        self._hear(message)
         except WireError as error:
             said = f": {error}"
         finally:
-            hangs = watch.done()
+            hung = watch.result() if watch.done() else ""
             watch.cancel()
+            served = self._child is not None
             self._child = self.pid = None
             how = await asyncio.shield(child.end())
-        if hangs:
-            return f"hung and was killed: it had work and gave no sign of life for {self._hang_timeout:g} s"
-        return how + said
+        return hung or how + said, served
 
-    async def _watch(self, child: Child) -> None:
-        """Kills a process that hangs; ends only then."""
-        period = max(0.05, min(1.0, self._hang_timeout / 10))
+    async def _watch(self, child: Child) -> str:
+        """Kills a process that hangs, and says how it did; ends only then."""
+        limits = [limit for limit in (self._start_timeout, self._hang_timeout) if limit]
+        period = max(0.05, min([1.0, *(limit / 10 for limit in limits)]))
         while True:
             await asyncio.sleep(period)
+            loads = self._child is None
+            limit = self._start_timeout if loads else self._hang_timeout
             # Counted in periods: a pause of this process is no silence of the other.
-            self._silence = self._silence + period if self.desk.num_running else 0.0
-            if 0 < self._hang_timeout < self._silence:
+            self._silence = self._silence + period if loads or self.desk.num_running else 0.0
+            if 0 < limit < self._silence:
                 child.kill()
-                return
+                doing = "it was loading" if loads else "it had work"
+                return f"hung and was killed: {doing} and gave no sign of life for {limit:g} s"
 
-    def _hear(self, message: CannotStart | Accepted | Refused | Broken | Piece | State | Beat) -> None:
+    def _hear(self, message: Accepted | Refused | Broken | Piece | State | Beat) -> None:
         match message:
-            case CannotStart(message=why):
-                raise ConfigError(why)
             case State(ask=ask):
                 if ask in self._asked and not self._asked[ask].done():
                     self._asked[ask].set_result(message)
@@ -196,7 +219,7 @@ class EngineClient:
                 pass
 
     def _ready(self, child: Child, settings: dict[str, Any]) -> None:
-        self._child, self.described = child, settings
+        self._child, self.described, self._silence = child, settings, 0.0
         if self.status == "loading":
             self.status, self.reason = "ready", ""
         self._tell("engine ready", {"pid": child.pid, "model": settings["model"], "graphs": settings["graphs"]})

@@ -6,12 +6,13 @@ moment, so that it never outlives its parent. Nothing but that socket is inherit
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 
@@ -56,31 +57,60 @@ class Inbox:
         os._exit(0)
 
 
+class Outbox:
+    """Messages on their way out: those of one step go together, since each sending wakes the other side."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = Lock()
+        """The pulse has a thread of its own."""
+        self._frames: list[bytes] = []
+
+    def put(self, message: FromEngine) -> None:
+        """To be sent by the next `flush`.
+
+        Raises:
+            WireError: it is too large.
+        """
+        frame = pack(message)
+        with self._lock:
+            self._frames.append(frame)
+
+    def flush(self) -> None:
+        """Sends what was put."""
+        with self._lock:
+            if self._frames:
+                data = b"".join(self._frames)
+                self._frames.clear()
+                self._connection.sendall(data)
+
+    def send(self, message: FromEngine) -> None:
+        """Now, behind what was put before."""
+        self.put(message)
+        self.flush()
+
+
 def main(descriptor: int) -> None:
     """Serves over an inherited socket until the other side hangs up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the parent decides when this one ends
     connection = socket.socket(fileno=descriptor)
-    inbox, lock = Inbox(connection), Lock()
-
-    def send(message: FromEngine) -> None:
-        with lock:  # the pulse has a thread of its own
-            connection.sendall(pack(message))
-
+    inbox, outbox = Inbox(connection), Outbox(connection)
     try:
-        serve(inbox, send)
+        serve(inbox, outbox)
     except (ConfigError, CheckpointError) as error:
-        send(CannotStart(message=str(error)))
+        outbox.send(CannotStart(message=str(error)))
     except Exception as error:
-        send(Lost(message=f"{type(error).__name__}: {error}"[:2000]))
+        outbox.send(Lost(message=f"{type(error).__name__}: {error}"[:2000]))
         raise
 
 
-def serve(inbox: Inbox, send: Callable[[FromEngine], None]) -> None:
+def serve(inbox: Inbox, outbox: Outbox) -> None:
     """Loads, then steps while there is work and sleeps while there is none."""
     start, *others = inbox.wait()
     if not isinstance(start, Start):
         raise WireError(f"{type(start).__name__} came before Start")
+    pulse = Pulse(get_ident(), lambda: outbox.send(Beat()), longest_step=inf)
     llm = LLM(
         start.model,
         drafter=start.drafter,
@@ -89,17 +119,23 @@ def serve(inbox: Inbox, send: Callable[[FromEngine], None]) -> None:
         aux_boundaries=start.aux_boundaries,
         **start.options,
     )
-    send(Ready(settings=llm.describe() | {"fingerprint": machine()}))
+    pulse.end()
+    gc.collect()
+    gc.freeze()  # what was loaded stays: looking through it again would hold a step up for a tenth of a second
+    outbox.send(Ready(settings=llm.describe() | {"fingerprint": machine()}))
+    llm.engine.grammars.guard()
     llm.engine.grammars.warm()
-    serving = Serving(llm, send)
+    serving = Serving(llm, outbox.put)
     serving.handle(others)
-    pulse = Pulse(get_ident(), lambda: send(Beat()))
+    pulse = Pulse(get_ident(), lambda: outbox.send(Beat()))
     while True:
         messages = inbox.take() if serving.busy else inbox.wait()
         pulse.stepped()
         serving.handle(messages)
+        outbox.flush()
         if serving.busy:
             serving.step()
+            outbox.flush()
 
 
 if __name__ == "__main__":

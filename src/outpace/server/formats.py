@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any, Protocol
 
+import msgspec
+
 from outpace.server.calling import CallPart
 from outpace.server.jobs import Job
 from outpace.server.spelling import Entry, columns
+from outpace.server.totals import by_place
 
 Choice = dict[str, Any]
 
@@ -32,9 +35,11 @@ class Written:
         self.text += part.text
         self.finish_reason = part.finish_reason
         if part.logprobs is not None:
-            self.logprobs = [*(self.logprobs or ()), *part.logprobs]
+            self.logprobs = [] if self.logprobs is None else self.logprobs
+            self.logprobs += part.logprobs
         if part.prompt_logprobs is not None:
-            self.prompt_logprobs = part.prompt_logprobs
+            self.prompt_logprobs = [] if self.prompt_logprobs is None else self.prompt_logprobs
+            self.prompt_logprobs += part.prompt_logprobs
         for call in part.calls:
             if call.index == len(self.calls):
                 self.calls.append(call)
@@ -49,7 +54,7 @@ class Written:
     @property
     def end(self) -> int:
         """`offset` of the part behind it."""
-        return self.offset + sum(len(entry["token"]) for entry in self.logprobs or ())
+        return self.offset + sum(len(entry.token) for entry in self.logprobs or ())
 
 
 class Format(Protocol):
@@ -60,6 +65,8 @@ class Format(Protocol):
     whole: str
     chunk: str
     """Names of the objects."""
+    columnar: bool
+    """Log-probabilities are told by column."""
 
     def opening(self, index: int) -> list[Choice]:
         """Before anything is said."""
@@ -79,7 +86,7 @@ class Format(Protocol):
 
 
 class ChatFormat:
-    prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    prefix, whole, chunk, columnar = "chatcmpl", "chat.completion", "chat.completion.chunk", False
 
     def opening(self, index: int) -> list[Choice]:
         return [self._delta(index, {"role": "assistant", "content": ""}, None, Written())]
@@ -104,12 +111,12 @@ class ChatFormat:
         return {"index": index, "delta": delta, "finish_reason": finish_reason, **self._logprobs(part)}
 
     def _logprobs(self, part: Written) -> Choice:
-        told = None if part.logprobs is None else {"content": part.logprobs, "refusal": None}
+        told = None if part.logprobs is None else {"content": _told(part.logprobs), "refusal": None}
         return {"logprobs": told} | _prompt_logprobs(part)
 
 
 class CompletionFormat:
-    prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
+    prefix, whole, chunk, columnar = "cmpl", "text_completion", "text_completion", True
 
     def opening(self, index: int) -> list[Choice]:
         return []
@@ -137,7 +144,11 @@ def _call_delta(call: CallPart) -> Choice:
 
 
 def _prompt_logprobs(part: Written) -> Choice:
-    return {} if part.prompt_logprobs is None else {"prompt_logprobs": part.prompt_logprobs}
+    return {} if part.prompt_logprobs is None else {"prompt_logprobs": _told(part.prompt_logprobs)}
+
+
+def _told(listed: Sequence[Entry]) -> list[msgspec.Raw]:
+    return [entry.told for entry in listed]
 
 
 @dataclass(slots=True)
@@ -177,11 +188,17 @@ def usage(num_prompts: Sequence[int], jobs: Sequence[Job]) -> dict[str, Any]:
     firsts = zip(num_prompts, jobs[::num_choices], strict=True)
     cycles = sum(job.tally.cycles for job in jobs)
     emitted = sum(job.tally.emitted for job in jobs)
-    speculation = {
+    drafted_at, accepted_at = (
+        by_place(job.tally.drafted_at for job in jobs),
+        by_place(job.tally.accepted_at for job in jobs),
+    )
+    speculation: dict[str, Any] = {
         "accept_length": round(emitted / cycles, 4) if cycles else None,
         "cycles": cycles,
-        "drafted": sum(job.tally.drafted for job in jobs),
-        "accepted": sum(job.tally.accepted for job in jobs),
+        "drafted": sum(drafted_at),
+        "accepted": sum(accepted_at),
+        "drafted_at": drafted_at,
+        "accepted_at": accepted_at,
     }
     if any(job.tally.simulated for job in jobs):
         speculation["simulated"] = True  # such an answer is worth nothing but its speed, and says so

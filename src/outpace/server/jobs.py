@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -11,6 +12,9 @@ from typing import Literal
 from outpace.config import SamplingParams
 from outpace.errors import EngineError, OutpaceError
 from outpace.server.wire import Piece, Tally
+
+MAX_UNREAD = 1 << 16
+"""Pieces of a request's answers that wait for their client."""
 
 
 class QueueFull(OutpaceError):
@@ -31,6 +35,10 @@ class Unavailable(EngineError):
 
 class BrokenRequest(EngineError):
     """The engine raised on this request, and goes on without it."""
+
+
+class TooSlow(OutpaceError):
+    """A client does not read what its answer has come to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,14 +66,17 @@ class Begun:
     """The engine took the request: what was asked is sound."""
 
 
-Event = Begun | Piece | OutpaceError
+Event = Begun | Piece | OutpaceError | TimeoutError
 Wanted = tuple[list[int], SamplingParams]
 """Prompt ids, and parameters with a seed."""
 Abort = Callable[[Job], None]
 
 
 class Submission:
-    """The answers of one request: iterating gives (which answer, piece). Closing it aborts what is not finished.
+    """The answers of one request: iterating gives what came since, a list of (which answer, piece) that is not empty.
+
+    Who reads slowly gets long lists, so that the cost of telling falls as the load rises. Closing aborts what is not
+    finished.
 
     Args:
         wanted: what is asked.
@@ -83,19 +94,36 @@ class Submission:
         abort: Abort,
         kept: tuple[str, ...] = (),
     ) -> None:
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._events: deque[tuple[int, Event]] = deque()
+        self._came = asyncio.Event()
         self._abort = abort
         self.deadline = deadline
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
         self.jobs = [
             Job(id=i, place=place, prompt_ids=prompt_ids, params=params, put=self._put, kept=kept)
             for place, (i, (prompt_ids, params)) in enumerate(zip(ids, wanted, strict=True))
         ]
 
     def _put(self, job: Job, event: Event) -> None:
-        self._events.put_nowait((job.place, event))
+        if isinstance(event, Piece) and len(self._events) >= MAX_UNREAD:
+            event = TooSlow(
+                f"the client left {MAX_UNREAD} pieces of its answers unread, so they were ended: read faster"
+            )
+            self.close()
+        self._events.append((job.place, event))
+        self._came.set()
+
+    def _expire(self) -> None:
+        if not self._over:
+            self._put(self.jobs[0], TimeoutError())
+
+    @property
+    def _over(self) -> bool:
+        return all(job.state == "done" for job in self.jobs)
 
     def close(self) -> None:
         """Aborts what is not finished."""
+        self._timer.cancel()
         for job in self.jobs:
             self._abort(job)
 
@@ -105,22 +133,34 @@ class Submission:
         Raises:
             RequestError, Unavailable, BrokenRequest, TimeoutError: there will be no answer.
         """
-        _, event = await self._next()
+        await self._wait()
+        _, event = self._take()
         assert isinstance(event, Begun), "an engine accepts before it answers"
 
     def __aiter__(self) -> Submission:
         return self
 
-    async def __anext__(self) -> tuple[int, Piece]:
-        while not (self._events.empty() and all(job.state == "done" for job in self.jobs)):
-            place, event = await self._next()
-            if not isinstance(event, Begun):
-                return place, event
-        raise StopAsyncIteration
+    async def __anext__(self) -> list[tuple[int, Piece]]:
+        pieces: list[tuple[int, Piece]] = []
+        while not pieces:
+            if self._over and not self._events:
+                raise StopAsyncIteration
+            await self._wait()
+            # What came before an error is told before it.
+            while self._events and not (pieces and isinstance(self._events[0][1], Exception)):
+                place, event = self._take()
+                if isinstance(event, Piece):
+                    pieces.append((place, event))
+        return pieces
 
-    async def _next(self) -> tuple[int, Begun | Piece]:
-        async with asyncio.timeout_at(self.deadline):
-            place, event = await self._events.get()
-        if isinstance(event, OutpaceError):
+    async def _wait(self) -> None:
+        """Until there is an event."""
+        if not self._events:
+            self._came.clear()
+            await self._came.wait()
+
+    def _take(self) -> tuple[int, Begun | Piece]:
+        place, event = self._events.popleft()
+        if isinstance(event, Exception):
             raise event
         return place, event

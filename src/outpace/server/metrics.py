@@ -22,6 +22,10 @@ TOTALS = {
     "accepted": "Drafts accepted.",
     "reused": "Prompt tokens whose prefill a cached prefix saved.",
 }
+BY_POSITION = {
+    "drafted_at": "Cycles that made a draft at this place, of which the first is 0.",
+    "accepted_at": "Drafts at this place that were accepted.",
+}
 
 
 class _OfClient(Collector):
@@ -33,6 +37,11 @@ class _OfClient(Collector):
         client = self._client
         for name, summary in TOTALS.items():
             yield CounterMetricFamily(f"outpace_{name}", summary, value=getattr(client.desk.totals, name))
+        for name, summary in BY_POSITION.items():
+            counter = CounterMetricFamily(f"outpace_{name}", summary, labels=["position"])
+            for place, number in enumerate(getattr(client.desk.totals, name)):
+                counter.add_metric([str(place)], number)
+            yield counter
         yield CounterMetricFamily("outpace_engine_deaths", "Engine processes that died.", value=client.num_deaths)
         yield GaugeMetricFamily("outpace_ready", "1 when requests are taken.", value=float(client.ready))
         yield GaugeMetricFamily("outpace_running", "Answers in the engine.", value=client.desk.num_running)

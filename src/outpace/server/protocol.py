@@ -6,12 +6,14 @@ only the bounds on sizes.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from outpace.config import MAX_BIASES
 from outpace.server.conversation import Messages, ToolChoice, Tools
-from outpace.server.strict import FIRST_ERROR, Name, Strict
+from outpace.server.strict import FIRST_ERROR, Name, Strict, check_size
 from outpace.server.structured import ResponseFormat, StructuredOutputs
 
 MAX_CHOICES = 128
@@ -19,6 +21,7 @@ MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_TOKEN_IDS = 1 << 22
 
+BIASES = BeforeValidator(partial(check_size, most=MAX_BIASES))
 TokenIds = Annotated[
     list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1, max_length=MAX_TOKEN_IDS), FIRST_ERROR
 ]
@@ -56,7 +59,7 @@ class Sampling(Strict):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES), BIASES] | None = None
     bad_words: Annotated[list[TokenIds | Word], Field(max_length=64), FIRST_ERROR] | None = None
     """Token ids, or texts: these are banned as the tokenizer spells them, with and without a space in front."""
     prompt_logprobs: int | None = None

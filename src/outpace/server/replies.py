@@ -32,6 +32,10 @@ class SpeculationUsage(BaseModel):
     cycles: int
     drafted: int
     accepted: int
+    drafted_at: list[int]
+    """How many cycles made a first draft, a second, …"""
+    accepted_at: list[int]
+    """How many of these were accepted."""
 
 
 class PromptTokensDetails(BaseModel):
@@ -144,7 +148,7 @@ class ReadyReply(HealthReply):
 
 
 class StateReply(BaseModel):
-    """How the server is; `settings` and `now` are what the engine says of itself."""
+    """How the server is; `settings` and `now` are what the engine says of itself, `server` what the server was told."""
 
     time: float
     model: str
@@ -156,7 +160,8 @@ class StateReply(BaseModel):
     running: int
     waiting: int
     slots: int
-    totals: dict[str, int]
+    totals: dict[str, Any]
     now: dict[str, Any] | None
     recent: list[dict[str, Any]]
+    server: dict[str, Any]
     settings: dict[str, Any]

@@ -21,7 +21,7 @@ DOUBT_BELOW = 0.03
 async def report(client: EngineClient, interval: float) -> None:
     """Writes lines until cancelled."""
     before, since = replace(client.desk.totals), monotonic()
-    doubted = False
+    doubted, graphs = False, dict[str, Any]()
     while True:
         await asyncio.sleep(interval)
         now, at = replace(client.desk.totals), monotonic()
@@ -29,7 +29,11 @@ async def report(client: EngineClient, interval: float) -> None:
             tell("drafter hardly ever right", doubt, logging.WARNING)
             doubted = True
         if now != before or client.desk.num_running:
-            tell("speed", line(client, before, now, at - since, await client.state()))
+            state = await client.state()
+            rate = None
+            if state is not None:
+                rate, graphs = graph_hit_rate(graphs, state.graphs), state.graphs
+            tell("speed", line(client, before, now, at - since, state) | {"graph_hit_rate": rate})
         before, since = now, at
 
 
@@ -42,23 +46,30 @@ def line(client: EngineClient, before: Totals, now: Totals, seconds: float, stat
         "running": client.desk.num_running,
         "waiting": client.desk.num_waiting,
     }
-    facts |= {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}
-    return facts | {"graph_hit_rate": None if state is None else _graph_hit_rate(state.graphs)}
+    return facts | {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}
 
 
 def wiring_doubt(totals: Totals) -> dict[str, Any] | None:
     """What to say of a drafter whose very first drafts are refused: a weak one gets more of them right than that."""
-    if totals.first_drafted < DOUBT_AFTER or totals.first_accepted >= DOUBT_BELOW * totals.first_drafted:
+    drafted, accepted = sum(totals.drafted_at[:1]), sum(totals.accepted_at[:1])
+    if drafted < DOUBT_AFTER or accepted >= DOUBT_BELOW * drafted:
         return None
     return {
-        "first_drafts": totals.first_drafted,
-        "accepted": totals.first_accepted,
+        "first_drafts": drafted,
+        "accepted": accepted,
         "likely": "the drafter is wired wrongly (layers that it taps, d2t, norm) or belongs to another model",
         "remedy": "see drafter in /v1/outpace/state for what was decided; try --aux-boundaries",
     }
 
 
-def _graph_hit_rate(graphs: dict[str, Any]) -> float | None:
-    """Part of all cycles that were a graph's replay; None where there are no graphs."""
-    replays: int = graphs.get("replays", 0)
-    return round(1.0 - graphs["eager_replays"] / replays, 4) if replays else None
+def graph_hit_rate(before: dict[str, Any], now: dict[str, Any]) -> float | None:
+    """Part of the cycles between two looks that were a graph's replay; None without cycles or without graphs.
+
+    Args:
+        before: what the runner said; that of another process, or nothing, counts as a start.
+        now: what it says.
+    """
+    ran, eager = (now.get(name, 0) - before.get(name, 0) for name in ("replays", "eager_replays"))
+    if ran < 0 or eager < 0:
+        return graph_hit_rate({}, now)
+    return round(1.0 - eager / ran, 4) if ran else None

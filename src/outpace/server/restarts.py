@@ -13,8 +13,10 @@ FIRST_DELAY, LONGEST_DELAY = 0.2, 30.0
 class Restarts:
     """Delays that double with each death within ten minutes, up to a limit of deaths.
 
+    Deaths before the process was ready are counted however long it took to load: one that never gets there is given up.
+
     Args:
-        most: deaths within ten minutes after which it is left dead.
+        most: deaths within ten minutes, or without being ready in between, after which it is left dead.
         clock: seconds, never going back.
     """
 
@@ -23,11 +25,11 @@ class Restarts:
         self._clock = clock
         self._deaths: deque[float] = deque()
 
-    def after_death(self) -> float | None:
-        """Seconds to wait before the next start; None if there should be none."""
+    def after_death(self, *, served: bool) -> float | None:
+        """Seconds to wait before the next start; None if there should be none. It `served` if it had been ready."""
         now = self._clock()
         self._deaths.append(now)
-        while self._deaths[0] <= now - WINDOW:
+        while served and self._deaths[0] <= now - WINDOW:
             self._deaths.popleft()
         if len(self._deaths) > self._most:
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from types import FrameType
 from typing import Any
 
@@ -18,12 +19,17 @@ from outpace.errors import ConfigError
 from outpace.server import logs
 from outpace.server.assembly import assemble
 from outpace.server.client import EngineClient
+from outpace.server.connections import Connection
 from outpace.server.jobs import Unavailable
 from outpace.server.reporting import report
 from outpace.server.settings import ServerConfig
 from outpace.server.wire import Start
 
 MAX_HEADER_BYTES = 64 << 10
+KEEP_ALIVE_S = 75
+"""An idle connection is kept for longer than clients keep theirs, so that none is closed just as it is used again."""
+CLOSE_S = 5
+"""Between the end of the last answer and that of connections whose clients do not take or send what they should."""
 
 
 def serve(engine: Start, config: ServerConfig) -> None:
@@ -66,14 +72,16 @@ class _Run:
                 app,
                 host=config.host,
                 port=config.port,
-                http="h11",  # the one that bounds the size of headers
+                http=Connection,  # of h11, which bounds the size of headers
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                timeout_graceful_shutdown=CLOSE_S,
             ),
             self,
         )
@@ -82,6 +90,8 @@ class _Run:
     async def run(self) -> None:
         """Until HTTP ends, or the engine for good."""
         self._loop = asyncio.get_running_loop()
+        gc.collect()
+        gc.freeze()  # what was imported stays: looking through it again would hold all streams up
         http = asyncio.create_task(self._serve_http())
         engine = asyncio.create_task(self._client.run())
         reports = asyncio.create_task(report(self._client, self._config.log_interval))

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from time import monotonic, sleep
 
-from outpace.engine.grammars.compiler import COMPILE_S, too_slow
+from outpace.engine.grammars.compiler import too_slow
 from outpace.engine.live import LiveAnswer
 from outpace.engine.llm import LLM
 from outpace.engine.results import Chunk
-from outpace.errors import RequestError
+from outpace.errors import EngineError, RequestError
 from outpace.server import state
 from outpace.server.suspicion import Suspicion
 from outpace.server.wire import (
@@ -30,7 +30,12 @@ from outpace.server.wire import (
     ToEngine,
     WireError,
 )
+from outpace.types import TokenLogprobs
 
+COMPILE_WAIT_S = 60.0
+"""Longest wait for a grammar, those of others included. One alone ends far sooner: see `engine.grammars.trial`."""
+PROMPT_PART = 256
+"""Tokens of a prompt whose log-probabilities are one message."""
 COMPILE_POLL_S = 0.002
 """Between looks at grammars that are being compiled, while nothing else is to be done."""
 
@@ -45,8 +50,9 @@ class Served:
     def __init__(self, llm: LLM, submit: Submit) -> None:
         self.submit = submit
         self._llm = llm
-        self._num_tokens = self._num_characters = 0
-        """What the other side has."""
+        self._told: list[int] = []
+        self._num_characters = 0
+        """Token ids and characters that the other side has."""
         self.begin()
 
     def begin(self) -> None:
@@ -54,36 +60,60 @@ class Served:
         llm, submit = self._llm, self.submit
         self._live = LiveAnswer(llm.engine, llm.tokenizer, submit.prompt_ids, submit.params, submit.kept)
         self._live.begin()
-        self._skip_tokens, self._skip_characters = self._num_tokens, self._num_characters
+        self._num_read, self._skip_characters = 0, self._num_characters
 
     def end(self) -> None:
         """Frees what it holds in the engine."""
         self._live.end()
 
-    def take(self) -> Piece | None:
-        """What is new to the other side; None if nothing."""
+    def take(self) -> list[Piece]:
+        """What is new to the other side.
+
+        Raises:
+            EngineError: done over, the answer is not the one that was told.
+        """
         chunk = self._live.take()
         if chunk is None:
-            return None
-        first_time = self._num_tokens == 0
-        logprobs = None if chunk.logprobs is None else chunk.logprobs[self._skip_tokens :]
-        token_ids = chunk.token_ids[self._skip_tokens :]
+            return []
+        told_before = bool(self._told)
+        num_known = self._check_again(chunk)
+        token_ids = chunk.token_ids[num_known:]
         text = chunk.text[self._skip_characters :]
-        self._skip_tokens -= len(chunk.token_ids) - len(token_ids)
         self._skip_characters -= len(chunk.text) - len(text)
         if not (token_ids or text or chunk.finish_reason):
-            return None
-        self._num_tokens += len(token_ids)
+            return []
+        self._told += token_ids
         self._num_characters += len(text)
-        return Piece(
-            id=self.submit.id,
-            text=text,
-            token_ids=token_ids,
-            finish_reason=chunk.finish_reason,
-            tally=_tally(chunk),
-            logprobs=logprobs,
-            prompt_logprobs=chunk.prompt_logprobs if first_time else None,
-        )
+        *parts, last = [None] if told_before else _parts(chunk.prompt_logprobs)
+        tally, request_id = _tally(chunk), self.submit.id
+        return [_of_prompt(request_id, tally, part) for part in parts] + [
+            Piece(
+                id=request_id,
+                text=text,
+                token_ids=token_ids,
+                finish_reason=chunk.finish_reason,
+                tally=tally,
+                logprobs=None if chunk.logprobs is None else chunk.logprobs[num_known:],
+                prompt_logprobs=last,
+            )
+        ]
+
+    def _check_again(self, chunk: Chunk) -> int:
+        """How many of a chunk's tokens were told before this answer was done over."""
+        known = self._told[self._num_read : self._num_read + len(chunk.token_ids)]
+        for place, (told, found) in enumerate(zip(known, chunk.token_ids, strict=False), start=self._num_read):
+            if told != found:
+                raise EngineError(
+                    f"after another request made the engine raise, this answer was done over, and its token {place} is "
+                    f"now {found} where {told} was told already: send the request again"
+                )
+        self._num_read += len(chunk.token_ids)
+        if chunk.finish_reason is not None and self._num_read < len(self._told):
+            raise EngineError(
+                "after another request made the engine raise, this answer was done over, and it now ends after "
+                f"{self._num_read} tokens where {len(self._told)} were told already: send the request again"
+            )
+        return len(known)
 
 
 class Serving:
@@ -122,7 +152,7 @@ class Serving:
                 case Abort(id=request_id):
                     self._abort(request_id)
                 case AskState(ask=ask):
-                    self._send(state.of(ask, self._llm, num_rows=len(self._served)))
+                    self._send(state.of(ask, self._llm))
                 case _:
                     raise WireError(f"{type(message).__name__} came to an engine that runs already")
             if not self._suspicion.seeking:
@@ -166,8 +196,8 @@ class Serving:
         for submit, since in compiling:
             if self._compiled(submit):
                 self._begin(submit)
-            elif monotonic() - since > COMPILE_S:
-                self._send(Refused(id=submit.id, message=str(too_slow())))
+            elif monotonic() - since > COMPILE_WAIT_S:
+                self._send(Refused(id=submit.id, message=str(too_slow(COMPILE_WAIT_S))))
             else:
                 self._compiling.append((submit, since))
         if self._compiling and not self._served:
@@ -195,20 +225,21 @@ class Serving:
         for request_id, served in list(self._served.items()):
             try:
                 self._tell_of(request_id, served)
-            except OSError:  # nobody is there to be told
-                raise
+            except RequestError as error:  # its grammar left no token to go on with
+                self._abort(request_id)
+                self._send(Refused(id=request_id, message=str(error)))
             except Exception as error:  # nothing can be made of its tokens: nobody else's matter
                 self._abort(request_id)
                 self._send(Broken(id=request_id, message=_said(error)))
 
     def _tell_of(self, request_id: int, served: Served) -> None:
-        piece = served.take()
-        if piece is None:
-            return
-        self._suspicion.saw_progress(request_id)
-        self._send(piece)
-        if piece.finish_reason is not None:
-            del self._served[request_id]
+        pieces = served.take()
+        for piece in pieces:
+            self._send(piece)
+        if pieces:
+            self._suspicion.saw_progress(request_id)
+            if pieces[-1].finish_reason is not None:
+                del self._served[request_id]
 
     def _doubt(self, error: Exception) -> None:
         """A step raised. The engine rebuilds itself; if that does not help, the youngest request stands aside."""
@@ -230,15 +261,27 @@ class Serving:
             self._llm.engine.step()  # nothing runs: it only puts its pages in order
 
 
+Logprobs = tuple[TokenLogprobs | None, ...]
+
+
+def _parts(listed: Logprobs | None) -> list[Logprobs | None]:
+    """A prompt's log-probabilities, in messages that are quickly read."""
+    if listed is None:
+        return [None]
+    return [listed[at : at + PROMPT_PART] for at in range(0, len(listed), PROMPT_PART)]
+
+
+def _of_prompt(request_id: int, tally: Tally, part: Logprobs | None) -> Piece:
+    return Piece(id=request_id, text="", token_ids=(), finish_reason=None, tally=tally, prompt_logprobs=part)
+
+
 def _tally(chunk: Chunk) -> Tally:
     stats = chunk.stats
     return Tally(
         cycles=stats.cycles,
         emitted=stats.emitted,
-        drafted=stats.drafted,
-        accepted=stats.accepted,
-        first_drafted=sum(stats.drafted_at[:1]),
-        first_accepted=sum(stats.accepted_at[:1]),
+        drafted_at=stats.drafted_at,
+        accepted_at=stats.accepted_at,
         reused=stats.reused,
         simulated=stats.simulated,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from outpace.checks import check_integers, check_real
 from outpace.errors import ConfigError
@@ -42,16 +42,20 @@ class ServerConfig:
     request_timeout: float = 600.0
     """Longest time for one request, waiting included; then it ends with a 504."""
     drain_timeout: float = 30.0
-    """After SIGTERM: how long running requests may go on."""
+    """After SIGTERM: how long running requests may go on; 5 seconds later all connections are closed."""
     max_body_bytes: int = 8 * MIB
     """Largest request body; a larger one gets a 413."""
     log_interval: float = 10.0
     """Seconds between log lines about speed; none is written while nothing runs."""
+    start_timeout: float = 600.0
+    """An engine that loads its model and gives no sign of life for so long is killed and started again; 0 waits for
+    ever. However long it takes to load is no matter, as long as it gets on."""
     hang_timeout: float = 120.0
     """An engine that has work and gives no sign of life for so long is killed and started again; 0 waits for ever. A
     long prefill or the capture of a graph is life."""
     max_restarts: int = 5
-    """How often the engine may die within ten minutes and be started again; then the server ends with exit code 1."""
+    """How often the engine may die within ten minutes, or fail to start in a row, and be started again; then the server
+    ends with exit code 1. Where it was never ready, what it was told is wrong: then it is not started again."""
 
     def __post_init__(self) -> None:
         integers = {
@@ -64,12 +68,18 @@ class ServerConfig:
         check_integers(self, ConfigError, integers)
         check_real(self, ConfigError, "request_timeout", 0.01, DAY)
         check_real(self, ConfigError, "drain_timeout", 0.0, DAY)
+        check_real(self, ConfigError, "start_timeout", 0.0, DAY)
         check_real(self, ConfigError, "hang_timeout", 0.0, DAY)
         check_real(self, ConfigError, "log_interval", 0.1, DAY)
         if self.tool_parser not in get_args(ToolParser):
             raise ConfigError(f"tool_parser is {self.tool_parser!r}; there are {', '.join(get_args(ToolParser))}")
         if not all(self.api_key):
             raise ConfigError("api_key holds an empty key; give a key of at least one character, or none")
+
+    def describe(self, num_keys: int) -> dict[str, Any]:
+        """Plain data for JSON, with the number of keys in place of the keys."""
+        shown = {name: value for name, value in asdict(self).items() if not name.startswith("api_key")}
+        return shown | {"num_keys": num_keys}
 
 
 def api_keys(config: ServerConfig, environment: str | None) -> tuple[bytes, ...]:

@@ -1,9 +1,14 @@
-"""Log-probabilities as clients see them: tokens spelled out."""
+"""Log-probabilities as clients see them: tokens spelled out, and each written as JSON at once, part by part.
+
+An answer may tell millions of them, and to write those at its end would take seconds in which nobody else is served.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from outpace.types import TokenLogprobs
 
@@ -13,23 +18,43 @@ REPLACEMENT = "\ufffd"
 
 Spell = Callable[[int], str]
 """The text of one token."""
-Entry = dict[str, Any]
 
 
-def entries(spell: Spell, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> list[Entry]:
-    """One entry a token, as chats have them; None, before the first token of a prompt, has no log-probability."""
-    return [_entry(spell, token, found) for token, found in zip(token_ids, logprobs, strict=True)]
+class Entry(NamedTuple):
+    """One token."""
+
+    token: str
+    logprob: float | None
+    told: msgspec.Raw
+    """In chats all of it; in a column of completions the likeliest tokens."""
 
 
-def _entry(spell: Spell, token: int, found: TokenLogprobs | None) -> Entry:
-    top = () if found is None else found.top
-    return {
-        **_spelled(spell, token, None if found is None else found.logprob),
-        "top_logprobs": [_spelled(spell, other, logprob) for other, logprob in top],
-    }
+def entries(
+    spell: Spell, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], *, columnar: bool = False
+) -> list[Entry]:
+    """One entry a token; None, before the first token of a prompt, has no log-probability."""
+    write = _top if columnar else _chat
+    return [_entry(write, spell, token, found) for token, found in zip(token_ids, logprobs, strict=True)]
 
 
-def _spelled(spell: Spell, token: int, logprob: float | None) -> Entry:
+def _entry(write: Callable[..., Any], spell: Spell, token: int, found: TokenLogprobs | None) -> Entry:
+    own = _spelled(spell, token, None if found is None else found.logprob)
+    top = [] if found is None else [_spelled(spell, other, logprob) for other, logprob in found.top]
+    return Entry(own["token"], own["logprob"], msgspec.Raw(msgspec.json.encode(write(own, top))))
+
+
+def _chat(own: dict[str, Any], top: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**own, "top_logprobs": top}
+
+
+def _top(own: dict[str, Any], top: list[dict[str, Any]]) -> dict[str, float] | None:
+    """The likeliest tokens and the token itself."""
+    if own["logprob"] is None:
+        return None
+    return {other["token"]: other["logprob"] for other in top} | {own["token"]: own["logprob"]}
+
+
+def _spelled(spell: Spell, token: int, logprob: float | None) -> dict[str, Any]:
     text = spell(token)
     # A token that is part of a character has no text of its own, and so no bytes that its text would tell.
     known = None if REPLACEMENT in text else list(text.encode())
@@ -46,18 +71,10 @@ def columns(listed: Sequence[Entry], offset: int) -> dict[str, list[Any]]:
     offsets = []
     for entry in listed:
         offsets.append(offset)
-        offset += len(entry["token"])
+        offset += len(entry.token)
     return {
-        "tokens": [entry["token"] for entry in listed],
-        "token_logprobs": [entry["logprob"] for entry in listed],
-        "top_logprobs": [_top(entry) for entry in listed],
+        "tokens": [entry.token for entry in listed],
+        "token_logprobs": [entry.logprob for entry in listed],
+        "top_logprobs": [entry.told for entry in listed],
         "text_offset": offsets,
     }
-
-
-def _top(entry: Entry) -> dict[str, float] | None:
-    """The likeliest tokens and the token itself."""
-    if entry["logprob"] is None:
-        return None
-    top = {other["token"]: other["logprob"] for other in entry["top_logprobs"]}
-    return top | {entry["token"]: entry["logprob"]}

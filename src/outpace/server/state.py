@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from outpace.engine.llm import LLM
+from outpace.engine.sequence import Sequence
 from outpace.server.wire import State
 from outpace.speculation.control import AutomaticControl
 
 
-def of(ask: int, llm: LLM, num_rows: int) -> State:
+def of(ask: int, llm: LLM) -> State:
     """The answer to question number `ask`.
 
     Args:
         llm: the engine.
-        num_rows: requests in it.
     """
     control = llm.engine.control
     described = control.describe()
-    k, break_even = _break_even(control, num_rows) if isinstance(control, AutomaticControl) else (None, None)
+    k, break_even = (
+        _break_even(control, llm.engine.scheduler.admitted) if isinstance(control, AutomaticControl) else (None, None)
+    )
     return State(
         ask=ask,
         pages={
@@ -35,10 +39,10 @@ def of(ask: int, llm: LLM, num_rows: int) -> State:
     )
 
 
-def _break_even(control: AutomaticControl, num_rows: int) -> tuple[int | None, float | None]:
-    """The k decided last or else the longest, and its cycle time ÷ plain step time, without context."""
+def _break_even(control: AutomaticControl, batch: Collection[Sequence]) -> tuple[int | None, float | None]:
+    """The k decided last or else the longest, and its cycle time ÷ plain step time; for one row if none runs."""
     k = control.decision.k or max(control.costs.ks)
     if not k:
         return None, None
-    times = control.costs.by_k(max(1, num_rows), 0)
+    times = control.costs.by_k(max(1, len(batch)), sum(sequence.num_cached for sequence in batch))
     return k, round(times[k] / times[0], 4)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 Name = Annotated[str, Field(max_length=512)]
 
@@ -19,7 +20,24 @@ FIRST_ERROR = _FirstError()
 """Of a list the first wrong element is told: an error for each of a million takes seconds and gigabytes."""
 
 
+MAX_FIELDS = 128
+"""Of one object: an error for each of a million unknown ones takes as long."""
+
+
+def check_size(value: Any, most: int = MAX_FIELDS) -> Any:
+    """Of an object with more fields that one thing is told, and none of them is looked at."""
+    if isinstance(value, dict) and len(value) > most:
+        told = {"found": len(value), "most": most}
+        raise PydanticCustomError("too_many_fields", "it has {found} fields; at most {most} are taken", told)
+    return value
+
+
 class Strict(BaseModel):
     """Nothing unknown, nothing converted, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, value: Any) -> Any:
+        return check_size(value)

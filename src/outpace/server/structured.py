@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from outpace.errors import RequestError
 from outpace.grammar import MAX_CHOICES, Grammar
+from outpace.server.strict import Strict
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class PlainText(_Form):
+class PlainText(Strict):
     """What answers are anyway."""
 
     type: Literal["text"]
 
 
-class AnyJson(_Form):
+class AnyJson(Strict):
     """A JSON object."""
 
     type: Literal["json_object"]
 
 
-class NamedSchema(_Form):
+class NamedSchema(Strict):
     """A schema; it is always followed, whatever `strict` says. Name and description are the client's own."""
 
     name: Annotated[str, Field(max_length=512)]
@@ -35,7 +32,7 @@ class NamedSchema(_Form):
     strict: bool | None = None
 
 
-class SchemaJson(_Form):
+class SchemaJson(Strict):
     """JSON that a schema admits."""
 
     type: Literal["json_schema"]
@@ -45,7 +42,7 @@ class SchemaJson(_Form):
 ResponseFormat = Annotated[PlainText | AnyJson | SchemaJson, Field(discriminator="type")]
 
 
-class StructuredOutputs(_Form):
+class StructuredOutputs(Strict):
     """One of: a JSON schema, any JSON object, a regular expression, one of some texts, or an EBNF grammar."""
 
     json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None

@@ -1,16 +1,27 @@
-"""Texts to token ids on the HTTP side, in threads: a long prompt stops neither the engine nor other requests."""
+"""Texts to token ids on the HTTP side. A long one goes to a thread, where it stops neither the engine nor other
+requests; a short one is done at once, since handing it over takes longer than that."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from time import thread_time
+from typing import Any, TypeVar
 
 from outpace.errors import RequestError
 from outpace.models.gguf.file import GgufFile
 from outpace.models.source import Source
 from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tokenizer import Tokenizer
+
+SHORT = 2048
+"""Characters, or token ids."""
+BRIEF_S = 0.02
+"""What a short text may take. A template may compute for long whatever it is given: then all of them go to threads."""
+CHARACTERS = 64
+"""Most of them a token of the context: what has more cannot fit, and is not spelled to find that out."""
+
+Found = TypeVar("Found")
 
 
 class Texts:
@@ -22,6 +33,8 @@ class Texts:
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
+        self._is_brief = True
+        self._spelled: dict[int, str] = {}
 
     @classmethod
     def of(cls, source: Source) -> Texts:
@@ -34,15 +47,17 @@ class Texts:
             return cls(Tokenizer.from_gguf_fields(GgufFile(source.path).metadata, source.path))
         return cls(Tokenizer.from_directory(source.path))
 
-    async def prompt_ids(self, prompt: str | list[int], *, add_special: bool = True) -> list[int]:
-        """Token ids of a text, or the ids themselves.
+    async def prompt_ids(self, prompt: str | list[int], context: int, *, add_special: bool = True) -> list[int]:
+        """Token ids of a text for a context of so many tokens, or the ids themselves.
 
         Raises:
-            RequestError: no tokenizer, or no Unicode.
+            RequestError: no tokenizer, no Unicode, or a text that is far too long.
         """
         if not isinstance(prompt, str):
             return prompt
-        return await asyncio.to_thread(self._required().encode, prompt, add_special)
+        _check_length(prompt, context)
+        tokenizer = self._required()
+        return await self._done(len(prompt), lambda: tokenizer.encode(prompt, add_special))
 
     @property
     def chat_template(self) -> str | None:
@@ -50,21 +65,29 @@ class Texts:
         return None if self._tokenizer is None else self._tokenizer.chat_template
 
     async def chat_ids(
-        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None
+        self, messages: Sequence[dict[str, Any]], context: int, tools: Sequence[dict[str, Any]] | None = None
     ) -> list[int]:
         """Token ids of a conversation, ending with the opening of the answer.
 
         Args:
             messages: with the arguments of past calls as JSON texts.
+            context: tokens that it holds.
             tools: functions that the model is shown.
 
         Raises:
             RequestError: no tokenizer or template, or messages that it refuses.
         """
         tokenizer = self._required()
-        return await asyncio.to_thread(lambda: tokenizer.encode_chat(with_argument_objects(messages), tools=tools))
+        size = sum(map(_size, messages)) + (SHORT if tools else 0)
 
-    async def word_ids(self, words: Sequence[str | list[int]]) -> list[list[int]]:
+        def encode() -> list[int]:
+            text = tokenizer.render_chat(with_argument_objects(messages), tools=tools)
+            _check_length(text, context)
+            return tokenizer.encode(text)
+
+        return await self._done(size, encode)
+
+    def word_ids(self, words: Sequence[str | list[int]]) -> list[list[int]]:
         """Runs of token ids out of words that may be texts; a text is spelled with and without a space in front.
 
         Raises:
@@ -74,7 +97,8 @@ class Texts:
         for word in words:
             spellings = (word.lstrip(), " " + word.lstrip()) if isinstance(word, str) else (word,)
             for spelling in spellings:
-                found[tuple(await self.prompt_ids(spelling, add_special=False))] = None
+                ids = self._required().encode(spelling) if isinstance(spelling, str) else spelling
+                found[tuple(ids)] = None
         return [list(ids) for ids in found if ids]
 
     async def text(self, token_ids: list[int], *, skip_special: bool) -> str:
@@ -83,17 +107,45 @@ class Texts:
         Raises:
             RequestError: no tokenizer.
         """
-        return await asyncio.to_thread(self._required().decode, token_ids, skip_special)
+        tokenizer = self._required()
+        return await self._done(len(token_ids), lambda: tokenizer.decode(token_ids, skip_special))
 
     def spell(self, token_id: int) -> str:
         """The text of one token, special ones too; U+FFFD for a part of a character, nothing without a tokenizer."""
-        return "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special=False)
+        text = self._spelled.get(token_id)
+        if text is None:
+            text = "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special=False)
+            self._spelled[token_id] = text
+        return text
 
     def special_id(self, token: str) -> int | None:
         """The id of a token that texts leave out as special; None for any other text."""
         return None if self._tokenizer is None else self._tokenizer.special_id(token)
 
+    async def _done(self, size: int, work: Callable[[], Found]) -> Found:
+        if size >= SHORT or not self._is_brief:
+            return await asyncio.to_thread(work)
+        began = thread_time()
+        try:
+            return work()
+        finally:
+            self._is_brief = thread_time() - began < BRIEF_S
+
     def _required(self) -> Tokenizer:
         if self._tokenizer is None:
             raise RequestError("the model came without a tokenizer: give the prompt as token ids, to /v1/completions")
         return self._tokenizer
+
+
+def _size(message: dict[str, Any]) -> int:
+    """Characters of a message; what is more than one text counts as long."""
+    content = message.get("content")
+    return len(content) + 16 if isinstance(content, str) and "tool_calls" not in message else SHORT
+
+
+def _check_length(text: str, context: int) -> None:
+    if len(text) > CHARACTERS * context:
+        raise RequestError(
+            f"the prompt has {len(text)} characters; for a context of {context} tokens {CHARACTERS * context} are "
+            "taken: shorten it"
+        )

@@ -8,19 +8,18 @@ or that JSON.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from outpace.config import SamplingParams
-from outpace.engine.grammars.compiler import complaint
 from outpace.errors import ConfigError, RequestError
-from outpace.grammar import Grammar
 from outpace.models.text.tool_calls import MAX_CALLS
 from outpace.models.text.tool_formats import FORMATS, ToolFormat, tool_format
 from outpace.schema_keywords import check_schema
 from outpace.server.api_errors import ApiError
-from outpace.server.call_grammar import CallGrammar, SpecialId
+from outpace.server.call_grammar import CallGrammar, SpecialId, place_of_line
 from outpace.server.conversation import ChosenTool, Tool
 from outpace.server.protocol import ChatRequest
 
@@ -133,12 +132,6 @@ def params_under(params: SamplingParams, offer: Offer | None, special_id: Specia
         )
     if not (offer.forced or other or any(tool.schema is not None for tool in offer.called)):
         return params
-    if offer.form.numbered:
-        raise _refused(
-            f"calls as {offer.form.name} spells them are numbered through a conversation, which no grammar here holds: "
-            'leave tool_choice at "auto" without strict, and response_format out',
-            "tools",
-        )
     calls = [(tool.name, tool.schema or ANY_ARGUMENTS) for tool in offer.called]
     rules = CallGrammar(offer.form, calls, offer.most_calls, special_id)
     try:
@@ -151,13 +144,12 @@ def params_under(params: SamplingParams, offer: Offer | None, special_id: Specia
 
 def blamed(error: RequestError, offer: Offer | None) -> ApiError | None:
     """The tool whose parameters a grammar could not be made of; None if it is none's fault."""
-    if offer is None or not str(error).startswith("grammar"):
+    found = re.match(r"grammar: at (\d+)\(", str(error))
+    place = -1 if offer is None or found is None else place_of_line(int(found[1]))
+    if offer is None or not 0 <= place < len(offer.called):
         return None
-    for tool in offer.called:
-        said = None if tool.schema is None else complaint(Grammar.json_schema(tool.schema))
-        if said is not None:
-            return _unfit(tool.name, tool.field, said)
-    return None
+    tool = offer.called[place]
+    return None if tool.schema is None else _unfit(tool.name, tool.field, str(error))
 
 
 def _called(tool: Tool, field: str, *, held: bool) -> Called:

@@ -80,7 +80,7 @@ class Accepted(_Message, frozen=True, kw_only=True):
 
 
 class Refused(_Message, frozen=True, kw_only=True):
-    """The engine did not take a request: the caller's fault."""
+    """The engine did not take a request, or its grammar left no token to go on with: the caller's fault."""
 
     id: int
     message: str
@@ -98,11 +98,8 @@ class Tally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     cycles: int = 0
     emitted: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    first_drafted: int = 0
-    """Cycles that made a draft; what is accepted of their first drafts tells whether the drafter is wired rightly."""
-    first_accepted: int = 0
+    drafted_at: tuple[int, ...] = ()
+    accepted_at: tuple[int, ...] = ()
     reused: int = 0
     simulated: bool = False
 
@@ -118,7 +115,7 @@ class Piece(_Message, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One a token, if they were asked for."""
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
-    """One a prompt token, with the first piece, if they were asked for."""
+    """One a prompt token, if they were asked for: with the first piece, and many of them in pieces before it."""
 
 
 class State(_Message, frozen=True, kw_only=True):

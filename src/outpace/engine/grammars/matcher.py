@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from outpace.engine.grammars.compiler import Compiled, only_ends, reason
+from outpace.engine.grammars.compiler import Compiled
+from outpace.engine.grammars.notation import only_ends, reason
 
 Words = npt.NDArray[np.uint32]
 

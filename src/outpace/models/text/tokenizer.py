@@ -22,6 +22,9 @@ from outpace.models.text.token_bytes import decoder_steps, token_bytes
 from outpace.models.text.tokenizer_files import read_directory
 from outpace.models.text.tokenizer_parts import TokenizerParts
 
+LONG_TEXT = 4096
+"""Characters above which other threads go on meanwhile: `encode` holds Python's lock for seconds, a batch does not."""
+
 
 class Tokenizer:
     """A checkpoint's tokenizer. Thread-safe: nothing changes after it was made."""
@@ -85,6 +88,8 @@ class Tokenizer:
         try:
             if self._max_run is not None and len(text) > self._max_run:
                 return [index for piece in pieces(text, self._max_run) for index in self.backend.encode(piece).ids]
+            if len(text) > LONG_TEXT:
+                return list(self.backend.encode_batch_fast([text], add_special_tokens=add_special)[0].ids)
             ids: list[int] = self.backend.encode(text, add_special_tokens=add_special).ids
         except TypeError as error:
             raise RequestError("the text is not Unicode: remove its lone surrogates (U+D800 to U+DFFF)") from error

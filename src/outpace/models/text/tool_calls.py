@@ -76,7 +76,7 @@ class ToolCallParser:
 
     def __init__(self, form: ToolFormat, names: Collection[str] | None = None, *, early: bool = True) -> None:
         self._form, self._names, self._early = form, names, early
-        self._search = StopStrings((form.opening, *form.layout))
+        self._search = StopStrings((form.opening, *form.section))
         self._state = "start" if form.bare else "content"
         """start, content; opened, next (a call must follow), call, after (a call)."""
         self._in_list = False

@@ -27,8 +27,8 @@ class ToolFormat:
     """What a call's arguments stand under."""
     numbered: bool = False
     """A call is spelled `functions.name:0<|tool_call_argument_begin|>{…}`, counting a conversation's calls."""
-    layout: tuple[str, ...] = ()
-    """Tokens around calls that say nothing: no part of the text, wherever they stand."""
+    section: tuple[str, ...] = ()
+    """Begins and ends all calls; says nothing, and is no part of the text wherever it stands."""
     special: tuple[str, ...] = ()
     """Tokens that decoding leaves out as special, and that are to be kept in the text: `Answer(…, kept=…)`."""
 
@@ -69,7 +69,7 @@ KIMI = ToolFormat(
     opening="<|tool_call_begin|>",
     closing="<|tool_call_end|>",
     numbered=True,
-    layout=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     special=(
         "<|tool_calls_section_begin|>",
         "<|tool_call_begin|>",

@@ -1,0 +1,224 @@
+"""The claim: over HTTP a stream's first token comes at most 1 ms later, and batch 1 decodes at most 2% slower.
+
+    python benchmarks/server_cost.py                              smollm2 and its drafter, ~2 minutes on two CPU cores
+    python benchmarks/server_cost.py --shape llama-8b             random weights, plain decoding, ~3 minutes on an H200
+    python benchmarks/server_cost.py --shape llama-8b --k 3       the same with drafts, whose acceptance is simulated
+
+One chat at a time is streamed by `LLM` in this process, and by `outpace serve` with the same settings to a client on
+this machine, in mirrored order, without reuse of prefixes and each round with a prompt of its own. What the server adds
+is what differs: `first_token_ms` from the request to the first text, `added_us_per_token` from there to the end, where
+`server_over_engine` is the quotient of both speeds. `first_byte_ms` is the response's first event, which comes before
+any token. With --shape a checkpoint is written to a temporary folder first (transformers is needed).
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count, islice, product
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from outpace import LLM, SamplingParams
+from outpace.lab import bench_line
+from outpace.lab.compare import Interval
+from outpace.lab.own_server import own_server
+from outpace.lab.rounds import interleave, paired_difference, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.shapes import SHAPES
+from outpace.models.drafter import Drafter
+from outpace.models.drafters.checkpoint import save_drafter
+from outpace.models.registry import load_target
+from outpace.models.source import locate
+
+MAX_CONTEXT = 2048
+SPECIAL = ("<|im_start|>", "<|im_end|>")
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+ENGINE, SERVER = "engine", "server"
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = bench_line.parser(__doc__, shape=None, rounds=20)
+    parser.add_argument("--model", default="smollm2", help="a target with a shipped drafter (default smollm2)")
+    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="tokens of an answer (default 128)")
+    parser.add_argument("--prompt-words", type=int, default=40, metavar="N", help="words of a prompt (default 40)")
+    parser.add_argument("--k", type=int, default=0, metavar="N", help="--shape: drafts a cycle (default 0)")
+    parser.add_argument("--acceptance", type=float, default=0.8, metavar="X", help="--shape: of a draft (default 0.8)")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    line = bench_line.Line("server_cost", args)
+    with tempfile.TemporaryDirectory() as folder:
+        model, drafter = (args.model, "auto") if args.shape is None else write_models(Path(folder), args)
+        line.print(**compare(model, drafter, args))
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """One answer; seconds from the request on."""
+
+    first_byte_s: float
+    first_token_s: float
+    end_s: float
+    tokens: int
+
+    @property
+    def per_token_s(self) -> float:
+        """Behind the first."""
+        return (self.end_s - self.first_token_s) / (self.tokens - 1)
+
+
+def compare(model: str, drafter: str, args: argparse.Namespace) -> dict[str, Any]:
+    options: dict[str, Any] = {"max_context": MAX_CONTEXT, "max_rows": 4, "control": "fixed"}
+    if args.shape is not None:
+        options |= {"k": args.k} | ({"simulate_acceptance": (args.acceptance,)} if args.k else {})
+    flags = ["--drafter", drafter, "--device", args.device, "--dtype", args.dtype, "--no-prefix-reuse"]
+    for name, value in options.items():
+        flags += [f"--{name.replace('_', '-')}", str(value[0] if isinstance(value, tuple) else value)]
+    bench_line.say("starting the engine and the server")
+    named = None if drafter == "none" else drafter
+    with own_server(model, flags) as url:
+        llm = LLM(model, drafter=named, device=args.device, dtype=args.dtype, prefix_reuse=False, **options)
+        ways = {ENGINE: partial(in_process, llm), SERVER: partial(over_http, url, model)}
+        numbers = {name: count() for name in ways}
+
+        def measure(name: str) -> Streamed:
+            number = next(numbers[name])  # the same prompt for both in a round
+            return ways[name](f"{number}: {'word ' * args.prompt_words}", number, args.max_tokens)
+
+        interleave(list(ways), 2, measure)  # warms up
+        done = interleave(list(ways), args.rounds, measure, lambda n: bench_line.say(f"round {n} of {args.rounds}"))
+        found = dict(zip(ways, done, strict=True))
+        return {**figures(found), "model": llm.describe()}
+
+
+def figures(found: dict[str, list[Streamed]]) -> dict[str, Any]:
+    """What the server added, by rounds."""
+
+    def of(name: str, field: str) -> list[float]:
+        return [getattr(answer, field) for answer in found[name]]
+
+    first = {name: of(name, "first_token_s") for name in found}
+    each = {name: of(name, "per_token_s") for name in found}
+    added, each_added = (_added(times, unit) for times, unit in ((first, 1e3), (each, 1e6)))
+    slower = paired_ratio(each[ENGINE], each[SERVER])
+    return {
+        "first_token_ms": {name: spread_ms(seconds) for name, seconds in first.items()}
+        | {"added": ratio_as_dict(added)},
+        "first_byte_ms": spread_ms(of(SERVER, "first_byte_s")),
+        "added_us_per_token": ratio_as_dict(each_added),
+        "tok_s": {name: round(1.0 / median(seconds), 2) for name, seconds in each.items()},
+        "server_over_engine": ratio_as_dict(slower),
+        "tokens": found[SERVER][0].tokens,
+    }
+
+
+def _added(times: dict[str, list[float]], unit: float) -> Interval:
+    """By the server, in parts of a second."""
+    server, engine = ([unit * seconds for seconds in times[name]] for name in (SERVER, ENGINE))
+    return paired_difference(server, engine)
+
+
+def _messages(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def in_process(llm: LLM, text: str, seed: int, max_tokens: int) -> Streamed:
+    """By the engine alone, its text included."""
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, seed=seed)
+    began = time.perf_counter()
+    first, tokens = 0.0, 0
+    for chunk in llm.stream(_messages(text), params):
+        tokens += len(chunk.token_ids)
+        first = first or time.perf_counter()
+    return Streamed(first - began, first - began, time.perf_counter() - began, tokens)
+
+
+def over_http(url: str, model: str, text: str, seed: int, max_tokens: int) -> Streamed:
+    """By the server, over a connection that stands, as clients keep theirs.
+
+    The first event is the role; behind the last token come how it ended, usage and the end.
+    """
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=600)
+    connection.connect()
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a body may wait for its headers
+    options = {"max_tokens": max_tokens, "ignore_eos": True, "temperature": 0, "seed": seed}
+    stream = {"stream": True, "stream_options": {"include_usage": True}}
+    body = json.dumps({"model": model, "messages": _messages(text)} | options | stream)
+    began = time.perf_counter()
+    connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    times = [time.perf_counter() for line in response if line.startswith(b"data: ")]
+    connection.close()
+    return Streamed(times[0] - began, times[1] - began, times[-3] - began, max_tokens)
+
+
+def write_models(folder: Path, args: argparse.Namespace) -> tuple[str, str]:
+    """A target of the shape with random weights, and with --k a drafter for it; where they are."""
+    import transformers
+
+    bench_line.say(f"writing random weights of {args.shape}")
+    device, dtype = bench_line.place(args)
+    shape = SHAPES[args.shape]()
+    config = transformers.LlamaConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        max_position_embeddings=shape.max_positions,
+        tie_word_embeddings=shape.tie_embeddings,
+        bos_token_id=None,
+        eos_token_id=shape.vocab_size - 1,
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.save_pretrained(folder / "model")
+    del model
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the engine and the server share the rest
+    write_tokenizer(folder / "model", shape.vocab_size)
+    if not args.k:
+        return str(folder / "model"), "none"
+    target = load_target(locate(str(folder / "model")), dtype=dtype, device=device).model
+    num_ids = min(args.draft_vocab, shape.vocab_size)
+    drafter = Drafter.create(target, draft_ids=torch.arange(num_ids) * shape.vocab_size // num_ids)
+    save_drafter(drafter, folder / "drafter")
+    return str(folder / "model"), str(folder / "drafter")
+
+
+def write_tokenizer(folder: Path, vocab_size: int) -> None:
+    """Bytes and made-up words: whatever such a model writes is text, and has as many pieces as that of a real one."""
+    vocabulary = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    letters = product("abcdefghijklmnopqrstuvwxyz", repeat=4)
+    words = (f"\u0120{''.join(four)}" for four in letters)  # the first character stands for a space
+    vocabulary |= {word: 256 + i for i, word in enumerate(islice(words, vocab_size - 256 - len(SPECIAL)))}
+    backend = Tokenizer(models.BPE(vocabulary, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    backend.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": SPECIAL[1], "chat_template": CHATML, "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The trial process: `python -m outpace.engine.grammars.trial FD`, started by `trials` and by nobody else.
+
+A grammar is compiled here first, in a child that the kernel ends if it takes more than its time or memory. A child is
+forked in milliseconds from a process that has one thread and has read the vocabulary already, and it leaves nothing
+behind. The process ends with its connection, over which come the vocabulary and then a socket for each grammar.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+from llguidance import LLTokenizer
+
+from outpace.engine.grammars.notation import build, source_of
+from outpace.engine.grammars.vocabulary import Vocabulary
+from outpace.errors import RequestError
+from outpace.grammar import Grammar
+
+CPU_S = 2.0
+"""Of a core, for one grammar."""
+WALL_S = 30.0
+"""Where the machine has more to do than it can."""
+MEMORY_MIB = 128
+"""Beside what the process had before."""
+PREFIX = 4
+"""Bytes of a length before a message, most significant first."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a trial."""
+
+    source: str = ""
+    """The grammar in the library's notation, if it can be honoured."""
+    error: str = ""
+    """Else why not."""
+
+
+def main(descriptor: int) -> None:
+    """Tries grammars until the other side hangs up."""
+    with socket.socket(fileno=descriptor) as control:
+        size = int.from_bytes(_exactly(control, PREFIX), "big")
+        vocabulary = msgspec.msgpack.decode(_exactly(control, size), type=Vocabulary)
+        index = vocabulary.indexed()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps children
+        gc.freeze()
+        while descriptors := socket.recv_fds(control, 1, 1)[1]:
+            with socket.socket(fileno=descriptors[0]) as asked:
+                try:
+                    is_child = os.fork() == 0
+                except OSError as error:
+                    _tell(asked, Verdict(error=f"grammar: no process could be started to try it in: {error}"))
+                    continue
+                if is_child:
+                    _try(asked, index, vocabulary.num_ids)
+
+
+def _try(asked: socket.socket, index: LLTokenizer, num_ids: int) -> NoReturn:
+    """In a child: reads a grammar, says what came of it, and ends."""
+    try:
+        _bound()
+        grammar = msgspec.msgpack.decode(_all(asked), type=Grammar)
+        try:
+            source = source_of(grammar)
+            build(index, source, num_ids)
+            verdict = Verdict(source=source)
+        except RequestError as error:
+            verdict = Verdict(error=str(error))
+        except Exception as error:  # whatever the library raises, it is of this grammar
+            verdict = Verdict(error=f"grammar: {error!r:.500}")
+        _tell(asked, verdict)
+    finally:
+        os._exit(0)
+
+
+def _bound() -> None:
+    """What is above these limits ends this process. It also lets others go first, and is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os.nice(5)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most = now + (MEMORY_MIB << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    signal.setitimer(signal.ITIMER_PROF, CPU_S)
+    signal.setitimer(signal.ITIMER_REAL, WALL_S)
+
+
+def _tell(asked: socket.socket, verdict: Verdict) -> None:
+    with suppress(OSError):
+        asked.sendall(msgspec.msgpack.encode(verdict))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        data = connection.recv(size - len(found))
+        if not data:
+            sys.exit(0)
+        found += data
+    return bytes(found)
+
+
+def _all(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

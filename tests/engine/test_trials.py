@@ -1,0 +1,109 @@
+"""Grammars of strangers: one that would take minutes or gigabytes is ended, and the others are served meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from engine.worded import TOKENIZER, VOCAB
+from outpace import Grammar, RequestError
+from outpace.engine.grammars.compiler import MAX_KEPT, Compiler
+from outpace.engine.grammars.trial import CPU_S
+
+HOSTILE = Grammar.json_schema(
+    {"type": "string", "allOf": [{"pattern": f"[ab]*a[ab]{{{i}}}$"} for i in range(1, 41)]},
+)
+"""40 patterns at once: whether any text fits them all takes the library minutes to find out."""
+OTHER = Grammar.json_schema({"allOf": [{"type": "integer", "multipleOf": p} for p in (7, 11, 13, 17, 19, 23)]})
+
+
+@pytest.fixture
+def compiler() -> Iterator[Compiler]:
+    made = Compiler(TOKENIZER, VOCAB)
+    made.guard()
+    made.warm().result()
+    yield made
+    made.close()
+
+
+def trial_pid(compiler: Compiler) -> int:
+    assert compiler._trials is not None and compiler._trials._process is not None
+    return compiler._trials._process.pid
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_hostile_grammars_end_and_others_do_not_wait_for_them(compiler: Compiler) -> None:
+    hostile = [compiler.begin(grammar) for grammar in (HOSTILE, OTHER)]
+    since = time.monotonic()
+    for place in range(5):
+        compiler.compile(Grammar.regex(f"a{{{place + 1}}}"))
+    assert not any(each.done() for each in hostile), f"ordinary ones took {time.monotonic() - since} s"
+    for each in hostile:
+        with pytest.raises(RequestError, match=rf"more than {CPU_S:g} s of a core .* or \d+ MiB; make it simpler"):
+            each.result(90)
+    deadline = time.monotonic() + 5
+    while children(trial_pid(compiler)):  # an ended process closes its socket a moment before it is gone
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_is_wrong_is_said_as_without_a_trial(compiler: Compiler) -> None:
+    plain = Compiler(TOKENIZER, VOCAB)
+    wrong = [Grammar.regex("("), Grammar.regex("a{0}"), Grammar.ebnf("root ::= (("), Grammar.ebnf("start: a\nb: <x>")]
+    for grammar in [*wrong, Grammar.json_schema({"type": "string", "format": "no"})]:
+        with pytest.raises(RequestError) as expected:
+            plain.compile(grammar)
+        with pytest.raises(RequestError) as caught:
+            compiler.compile(grammar)
+        assert str(caught.value) == str(expected.value)
+    for grammar in (Grammar.choice(["ab", "cab"]), Grammar.ebnf('root ::= "a" root | "b"'), Grammar.json_object()):
+        assert compiler.compile(grammar).start.compute_bitmask() == plain.compile(grammar).start.compute_bitmask()
+
+
+def test_a_trial_process_that_dies_is_started_again(compiler: Compiler) -> None:
+    compiler.compile(Grammar.regex("a"))
+    before = trial_pid(compiler)
+    os.kill(before, signal.SIGKILL)
+    compiler.compile(Grammar.regex("b"))
+    assert trial_pid(compiler) != before
+
+
+def test_it_ends_with_its_compiler() -> None:
+    made = Compiler(TOKENIZER, VOCAB)
+    made.guard()
+    made.warm().result()
+    pid = trial_pid(made)
+    made.close()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_what_could_not_be_tried_is_tried_again(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(grammar: bytes) -> bytes:
+        raise OSError("no descriptors are left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler._trials, "_ask", broken)
+        with pytest.raises(RequestError, match="no descriptors are left; send the request again"):
+            compiler.compile(Grammar.regex("a"))
+    compiler.compile(Grammar.regex("a"))
+
+
+def test_what_is_being_compiled_is_not_begun_again_however_much_else_is() -> None:
+    made = Compiler(TOKENIZER, VOCAB)
+    made._threads = ThreadPoolExecutor(1)
+    stuck = made._threads.submit(time.sleep, 0.3)
+    grammars = [Grammar.regex(f"a{{{place + 1}}}") for place in range(MAX_KEPT + 8)]
+    begun = [made.begin(grammar) for grammar in grammars]
+    assert [made.begin(grammar) for grammar in grammars] == begun
+    stuck.result()
+    assert all(made.compile(grammar) for grammar in grammars)
+    assert len(made._kept) <= MAX_KEPT + 8

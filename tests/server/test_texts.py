@@ -1,0 +1,73 @@
+"""Which texts are encoded at once and which in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from threading import current_thread, main_thread
+from typing import Any
+
+import pytest
+
+from outpace.models.text.tokenizer import Tokenizer
+from outpace.server.texts import BRIEF_S, SHORT, Texts
+
+
+class Watched:
+    """A tokenizer that tells where it was asked, and takes so many seconds."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.at_once: list[bool] = []
+
+    def _work(self) -> list[int]:
+        self.at_once.append(current_thread() is main_thread())
+        until = time.thread_time() + self.seconds
+        while time.thread_time() < until:
+            pass
+        return [1]
+
+    def encode(self, text: str, add_special: bool = False) -> list[int]:
+        return self._work()
+
+    def render_chat(self, messages: Any, tools: Any) -> str:
+        return ""
+
+
+def chat(*contents: Any, **options: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content} | options for content in contents]
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "at_once"),
+    [
+        (chat("a" * 100), None, True),
+        (chat("a" * SHORT), None, False),
+        (chat(*["a"] * SHORT), None, False),
+        (chat([{"type": "text", "text": "a"}]), None, False),
+        (chat(None), None, False),
+        (chat("a", tool_calls=[]), None, False),
+        (chat("a"), [{"name": "f"}], False),
+    ],
+)
+def test_short_conversations_are_encoded_at_once(messages: Any, tools: Any, at_once: bool) -> None:
+    watched = Watched()
+    asyncio.run(Texts(watched).chat_ids(messages, 100, tools))  # type: ignore[arg-type]
+    assert watched.at_once == [at_once]
+
+
+def test_what_takes_long_though_it_is_short_goes_to_threads_from_then_on() -> None:
+    watched = Watched()
+    texts = Texts(watched)  # type: ignore[arg-type]
+    for seconds in (0.0, 2 * BRIEF_S, 0.0):
+        watched.seconds = seconds
+        asyncio.run(texts.prompt_ids("a", 100))
+    assert watched.at_once == [True, True, False]
+
+
+def test_a_real_template_is_brief(model: Any) -> None:
+    tokenizer = Tokenizer.from_directory(model)
+    texts = Texts(tokenizer)
+    for _ in range(3):
+        asyncio.run(texts.chat_ids(chat("Hello!"), 100))
+    assert texts._is_brief
