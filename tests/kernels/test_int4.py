@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.kernels.int4 import Grouped, Int4
+from outpace.kernels.int4 import Int4
+from outpace.kernels.packed import Grouped
 
 
 def grouped(rows: int, inputs: int, group: int, *, zeros: bool, dtype: torch.dtype = torch.bfloat16) -> Grouped:

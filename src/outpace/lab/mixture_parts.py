@@ -55,7 +55,7 @@ def parts_of(
 
     parts |= {"attention": attention, "routers": routers, "norms": norms}
     parts["attention: query, latent and output products"] = _each(
-        [product for block in attentions for product in (block.q_down, block.q_up, block.kv_down, block.output)], x_BSH
+        [product for block in attentions for product in (block.down, block.q_up, block.output)], x_BSH
     )
     parts["shared experts"] = _each(shared, x_BSH)
     parts["dense layers"] = _each(dense, x_BSH)
@@ -69,11 +69,11 @@ def _experts(drawn: Drawn, x_TH: Tensor) -> Run:
     scores_TC = torch.full((T, C), 1.0 / C, device=x_TH.device)
 
     def by_kernels() -> None:
-        from outpace.kernels.gpu.experts import mixture_int4
+        from outpace.kernels.gpu.experts import mixture_packed
 
         for mixture, experts_TC in zip(drawn.mixtures, drawn.experts_LTC, strict=True):
             assert mixture.packed is not None
-            mixture_int4(x_TH, experts_TC[:T], scores_TC, mixture.packed.gate_up, mixture.packed.down)
+            mixture_packed(x_TH, experts_TC[:T], scores_TC, mixture.packed.gate_up, mixture.packed.down)
 
     def plainly() -> None:
         for mixture, experts_TC in zip(drawn.mixtures, drawn.experts_LTC, strict=True):

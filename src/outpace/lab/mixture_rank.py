@@ -100,7 +100,7 @@ class Drawn:
         assert config.mixture is not None
         torch.manual_seed(SEED)
         layers = frozenset(layer for layer, there in enumerate(config.mixture.layers) if there)
-        model = Target(config, dtype=dtype, device=device, packing=Packing(layers, has_zeros=False))
+        model = Target(config, dtype=dtype, device=device, packing=Packing(layers, "int4"))
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.fill_(1.0)

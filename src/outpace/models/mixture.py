@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outpace.distributed.group import ALONE, Group
-from outpace.kernels.int4 import Int4
+from outpace.kernels.packed import PackedWeight
 from outpace.models.arch import MixtureConfig
 from outpace.models.layers import GatedMLP, Linear, fuses
 from outpace.models.packed import Packing
@@ -26,11 +26,11 @@ from outpace.models.shares import even_share
 
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
-    """Weights of all experts in INT4."""
+    """Weights of all experts in INT4 or FP8."""
 
-    gate_up: Int4
+    gate_up: PackedWeight
     """[E, 2·I, H], gate's rows first."""
-    down: Int4
+    down: PackedWeight
     """[E, H, I]."""
 
     @property
@@ -75,7 +75,7 @@ class Mixture(nn.Module):
             self.down = nn.Parameter(torch.empty((E, hidden_size, width), dtype=dtype, device=device))
         else:
             gate_up, down = (
-                Int4.empty(E, outputs=rows, inputs=inputs, has_zeros=packing.has_zeros, dtype=dtype, device=device)
+                packing.room(E, outputs=rows, inputs=inputs, dtype=dtype, device=device)
                 for rows, inputs in ((2 * width, hidden_size), (hidden_size, width))
             )
             self.packed = PackedExperts(gate_up, down)
@@ -115,7 +115,7 @@ class Mixture(nn.Module):
     def _summands(self, x_TH: Tensor) -> Tensor:
         """For few tokens on a GPU: [N, T, H] in float32."""
         from outpace.kernels.gpu import mixture as gpu
-        from outpace.kernels.gpu.experts import mixture_int4
+        from outpace.kernels.gpu.experts import mixture_packed
 
         chosen = self.route(x_TH)
         self.chosen_TC = chosen[0]
@@ -123,7 +123,7 @@ class Mixture(nn.Module):
         if self.packed is None:
             summands: Tensor = gpu.mixture(x_TH, *chosen, self.gate_up, self.down, num_more=more)
         else:
-            summands = mixture_int4(x_TH, *chosen, self.packed.gate_up, self.packed.down, num_more=more)
+            summands = mixture_packed(x_TH, *chosen, self.packed.gate_up, self.packed.down, num_more=more)
         if self.shared is not None:
             self.shared.into(summands[-1], x_TH)
         return summands

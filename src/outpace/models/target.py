@@ -59,7 +59,7 @@ class Layer(nn.Module):
             if where == index:
                 product = self.get_submodule(path)
                 assert packing is not None and isinstance(product, Linear)
-                product.hold_int4(packing.has_zeros, dtype)
+                product.hold(packing.room(outputs=product.out_features, inputs=product.in_features, **place))
 
     def forward(
         self, x_BSH: Tensor, delta_BSH: Tensor | None, rotary: Rotary, attend: Attend, index: int

@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outpace.kernels.gpu import activation, attention, decode, experts, latent, linear, mask, mixture, norm
-from outpace.kernels.gpu import packed_linear, places, rope, sample, settle, splits as splits_, truncate
+from outpace.kernels.gpu import activation, attention, decode, experts, heads, latent, latents, linear, mask, mixture
+from outpace.kernels.gpu import norm, packed_linear, places, rope, sample, settle, splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -96,10 +96,19 @@ for model in (FLOAT, "*bf16"):
             SPLITS=splits, BLOCK_M=16, BLOCK_T=32, BLOCK_R=512, BLOCK_D=64,
             PRECISION="ieee" if model == FLOAT else None, PDL=True,
         )
-    kernel = latent._store_latent
-    compile(kernel, pointers(kernel, model, slot_ptr=INT), R=512, D=64, BLOCK_R=512, BLOCK_D=64, PDL=True)
+    for parts, q_rank in ((1, 0), (4, 1536)):
+        kernel = latents._store_latents
+        kinds = pointers(kernel, model, slot_ptr=INT, part_ptr=FLOAT if parts > 1 else model)
+        compile(
+            kernel, kinds, PARTS=parts, Q=q_rank, R=512, D=64, BLOCK_Q=2048, BLOCK_R=512, BLOCK_D=64, PDL=True
+        )
     compile(mask._mask, pointers(mask._mask, model, allowed_ptr="*i32"), BLOCK=4096, PDL=True)
     compile(settle._keep_boundaries, pointers(settle._keep_boundaries, model, slot_ptr=INT), PAGE=16, BLOCK=2048)
+for rows, outputs in ((16, 16), (64, 64)):
+    kernel = heads._multiply_heads
+    compile(
+        kernel, pointers(kernel, "*bf16"), BLOCK_M=rows, BLOCK_O=outputs, BLOCK_K=128, STAGES=4, PDL=True
+    )
 kernel = linear._multiply
 for gated in (True, False):
     kinds = pointers(linear._multiply_wide, "*bf16")
@@ -129,18 +138,17 @@ for counts in (0, 4):
     kinds = pointers(mixture._group, "*i32")
     compile(mixture._group, kinds, COUNTS=counts, M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
 ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")
-for model, gated in (("*fp16", True), ("*bf16", False)):
-    kernel = packed_linear._multiply_int4
-    compile(
-        kernel, pointers(kernel, model, **ints), GATED=gated, HAS_BIAS=gated,
-        HAS_ZEROS=not gated, EVEN=gated, BLOCK_M=16, BLOCK_N=64, STAGES=3, PDL=True,
-    )
-for splits, rows, zeros in ((4, 16, False), (1, 64, True)):
-    whole = {"C": 8, "HAS_ZEROS": zeros, "EVEN": not zeros, "M": rows, "BLOCK_N": 64, "STAGES": 3, "PDL": True}
+for bits, gated, rows, zeros in ((4, True, 16, False), (4, False, 64, True), (8, True, 64, False), (8, False, 16, False)):
+    whole = {"BITS": bits, "HAS_ZEROS": zeros, "EVEN": not zeros, "BLOCK_N": 64, "STAGES": 3, "PDL": True}
+    kinds = ints if bits == 4 else ints | {"scale_ptr": FLOAT, "zero_ptr": FLOAT}
+    kernel = packed_linear._multiply_packed
+    model = "*fp16" if gated else "*bf16"
+    compile(kernel, pointers(kernel, model, **kinds), GATED=gated, HAS_BIAS=gated, BLOCK_M=rows, **whole)
+    whole |= {"C": 8, "M": rows}
     kernel = experts._gate_up
-    compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **ints), SPLITS=splits, **whole)
+    compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **kinds), SPLITS=4 if gated else 1, **whole)
     kernel = experts._down
-    compile(kernel, pointers(kernel, "*bf16", score_ptr=FLOAT, out_ptr=FLOAT, **ints), TILES=4, **whole)
+    compile(kernel, pointers(kernel, "*bf16", score_ptr=FLOAT, out_ptr=FLOAT, **kinds), TILES=4, **whole)
 kernel = mixture._multiply_chosen
 for gated in (True, False):
     kinds = pointers(kernel, "*bf16", score_ptr=FLOAT, expert_ptr="*i32", pair_ptr="*i32")
