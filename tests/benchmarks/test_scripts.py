@@ -225,7 +225,12 @@ def test_mixture(run: Run) -> None:
         assert cell["graph"] is None and cell["eager"]["ms"]["median"] > 0
     alone, four = line["experts_alone"]
     assert alone["experts_touched"] == 3.0 and 3.0 < four["experts_touched"] <= 12.0
-    assert {"experts", "attention", "routers", "head"} <= set(line["parts_ms"]["0"])
+    parts = line["parts"]["0"]
+    assert {"experts", "attention", "routers", "head", "rest"} <= set(parts)
+    stacked = sum(part["ms"] for part in parts.values() if part["stacks"])
+    assert stacked == pytest.approx(line["cells"][0]["eager"]["ms"]["median"], abs=1e-2)
+    limits_ms = sum(part["limit_ms"] for part in parts.values() if part["stacks"])
+    assert 0.95 < limits_ms / line["cells"][0]["limit_ms"] < 1.01, "only the last norm is in no part"
     row = line["extrapolation"]["rows"][0]
     sums_ms = 2 * 3 * row["sum_us"] / 1e3
     plain_ms, verify_ms = (line["cells"][k]["eager"]["ms"]["median"] + sums_ms for k in (0, 1))

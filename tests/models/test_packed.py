@@ -63,7 +63,7 @@ def test_packed_experts_give_the_same_logits(size: int, tmp_path: Path) -> None:
     tokens_BS, positions_BS = torch.randint(0, 131, (2, 9)), torch.arange(9).expand(2, -1)
     packing, said = packing_of(tmp_path)
     assert packing is not None and packing.layers == {1, 2, 3}
-    assert said is not None and "experts of 3 layers and 12 other products stay packed" in said
+    assert said is not None and "experts of 3 layers and 20 other products stay packed" in said
     config = read_target(tmp_path)[0]
 
     def run(group: Group) -> tuple[Tensor, Tensor, bool]:
@@ -262,8 +262,8 @@ def test_a_part_is_the_part_of_the_whole(
     window = unpack.Window(slice(*rows), slice(*columns), (48, 192), torch.device("cpu"))
     part = scheme.part(parts, window)
     held = Int4.empty(
-        outputs=rows[1] - rows[0], inputs=columns[1] - columns[0], has_zeros=scheme.form == "int4_zeros", dtype=torch.float16,
-        device="cpu",
+        outputs=rows[1] - rows[0], inputs=columns[1] - columns[0], has_zeros=scheme.form == "int4_zeros",
+        dtype=torch.float16, device="cpu",
     )  # fmt: skip
     held.fill(part)
     assert torch.equal(held.unpacked(), scheme.make(parts)[slice(*rows), slice(*columns)])

@@ -1,13 +1,13 @@
 """FP8 weights (e4m3) as a GPU reads them, in PyTorch; `gpu/packed.py` unpacks them in registers.
 
-A block is 128 inputs: four planes of a byte. A row has one scale in it, so blocks of a checkpoint may have any number of
-rows, and heads, ranks and reordered rows may cut them.
+A block is 128 inputs: four planes of a byte. Each row has its scale in it, so blocks of a checkpoint may have any
+number of rows, and heads, ranks and reordered rows may cut them.
 
     words  [..., K / 128, N, 32]  int32
     scales [..., K / 128, 1, N]   float32
 
-A weight is number · scale. Kernels multiply by the number, which 16 bits hold exactly, and scale what a block sums up to
-in float32; `unpacked` rounds the weight to the model's type, as a checkpoint that is unpacked at load has it.
+A weight is number · scale. Kernels multiply by the number, which 16 bits hold exactly, and scale a block's sum in
+float32; `unpacked` rounds the weight to the model's type, as a checkpoint that is unpacked at load has it.
 """
 
 from __future__ import annotations

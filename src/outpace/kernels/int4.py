@@ -1,14 +1,14 @@
 """INT4 weights as a GPU reads them, in PyTorch; `gpu/packed.py` unpacks them in registers.
 
-A block is 256 inputs: eight planes of four bits, each of which shares one scale. Planes j and j + 4 come out of one shift
-and two logical operations, as the halves of a word; their scales, and their zeros, are the halves of a word too.
+A block is 256 inputs: eight planes of four bits, each of which shares one scale. Planes j and j + 4 come out of one
+shift and two logical operations, as the halves of a word; their scales, and their zeros, are the halves of a word too.
 
     words  [..., K / 256, N, 32]  int32
     scales [..., K / 256, 4, N]   int32: two numbers of the model's 16-bit type, plane j's the lower half
     zeros  [..., K / 256, 4, N]   int32: the same of what is taken off; None is 8 everywhere
 
-A weight is (number - zero) · scale, rounded once to the model's type: where the checkpoint's scales are of that type too,
-bit for bit what a checkpoint unpacked at load has.
+A weight is (number - zero) · scale, rounded once to the model's type: where the checkpoint's scales are of that type
+too, bit for bit what a checkpoint unpacked at load has.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Weights that stay packed on a GPU: what their layouts have in common. `int4` and `fp8` say what the numbers mean.
 
-A block is as many inputs of W [N, K] as lie in the 32 words (int32) that a row has in it. Word i holds inputs i, 32 + i,
-64 + i …, the first in its lowest bits. So the same bits of all 32 words are a *plane*: 32 neighbouring inputs. A row of
-a block is 128 bytes and its neighbours lie beside it, a thread loads 16 bytes at a time, and no number moves to another
-thread when it is unpacked. Two planes, half a block apart, come out together as the halves of a word.
+A block is as many inputs of W [N, K] as lie in the 32 words (int32) that a row has in it. Word i holds inputs i,
+32 + i, 64 + i …, the first in its lowest bits. So the same bits of all 32 words are a *plane*: 32 neighbouring inputs.
+A row of a block is 128 bytes and its neighbours lie beside it, a thread loads 16 bytes at a time, and no number moves
+to another thread when it is unpacked. Two planes, half a block apart, come out together as the halves of a word.
 
     words  [..., K / block, N, 32]  int32
 

@@ -132,4 +132,4 @@ def by_head(x_BSNK: Tensor, weight_NOK: Tensor) -> Tensor:
         out: Tensor = multiply_heads(x_MNK, weight_NOK)
     else:
         out = torch.bmm(x_MNK.transpose(0, 1), weight_NOK.transpose(1, 2)).transpose(0, 1).contiguous()
-    return out.unflatten(0, x_BSNK.shape[:2])
+    return out.view(*x_BSNK.shape[:3], -1)

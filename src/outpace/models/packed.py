@@ -1,7 +1,7 @@
 """Weights that stay packed in memory: which ones, decided before anything is allocated, and how they come there.
 
-On a GPU the experts of a checkpoint in INT4 or FP8 stay so, and so do its other products: their bytes are what a step of
-few tokens takes. What no kernel reads packed is unpacked as it is loaded, and so is all of it on a CPU.
+On a GPU the experts of a checkpoint in INT4 or FP8 stay so, and so do its other products: their bytes are what a step
+of few tokens takes. What no kernel reads packed is unpacked as it is loaded, and so is all of it on a CPU.
 """
 
 from __future__ import annotations

@@ -138,7 +138,8 @@ for counts in (0, 4):
     kinds = pointers(mixture._group, "*i32")
     compile(mixture._group, kinds, COUNTS=counts, M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
 ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")
-for bits, gated, rows, zeros in ((4, True, 16, False), (4, False, 64, True), (8, True, 64, False), (8, False, 16, False)):
+packed = ((4, True, 16, False), (4, False, 64, True), (8, True, 64, False), (8, False, 16, False))
+for bits, gated, rows, zeros in packed:
     whole = {"BITS": bits, "HAS_ZEROS": zeros, "EVEN": not zeros, "BLOCK_N": 64, "STAGES": 3, "PDL": True}
     kinds = ints if bits == 4 else ints | {"scale_ptr": FLOAT, "zero_ptr": FLOAT}
     kernel = packed_linear._multiply_packed

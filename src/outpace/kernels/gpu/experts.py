@@ -143,7 +143,6 @@ def _down(
     group = tl.program_id(1)
     expert = tl.load(expert_ptr + group).to(tl.int64)
     if expert >= 0:
-        kind: tl.constexpr = x_ptr.dtype.element_ty
         i = tl.arange(0, 32)
         pair_M, live_M = _rows(pair_ptr, group, M)
         score_M = tl.load(score_ptr + pair_M, mask=live_M, other=0.0)

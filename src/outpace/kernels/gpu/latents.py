@@ -1,7 +1,7 @@
 """From a product's latents to what attention reads, in one launch: norms, turning, storing.
 
-A token's product holds the queries' latent, if there is one, then the keys' and values' latent, then the keys' part that
-is turned. The first is normed for the product behind it; the others are normed or turned and go to their slot.
+A token's product holds the queries' latent, if there is one, the keys' and values' latent, and the keys' part that is
+turned. The first is normed for the product behind it; the others are normed or turned and go to their slot.
 
 Shapes: B rows, S tokens a row, Q rank of the queries' latent, R of the keys' and values', D turned dimensions.
 """
