@@ -2,6 +2,8 @@
 
     python benchmarks/mixture.py                                about 4 minutes and 80 GB on an H200
     python benchmarks/mixture.py --layers 6 --rounds 2          a part of the model, for trying out
+    python benchmarks/mixture.py --shape deepseek-v3-tp8        a rank of DeepSeek-V3 in FP8, 95 GB
+    python benchmarks/mixture.py --expert-reuse 4               with experts shared by drafted tokens, which is lossy
     python benchmarks/mixture.py --shape tiny --layers 3 --device cpu --dtype bfloat16 --rounds 1 --count 1
 
 Weights are random, in INT4 where the checkpoint's are; experts are drawn for every forward (`lab/mixture_rank.py`), and
@@ -23,6 +25,7 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.attention import PagedAttend
+from outpace.kernels.experts import Reuse
 from outpace.kernels.kv import slots_of
 from outpace.lab import bench_line
 from outpace.lab.decoding import noise_pair
@@ -43,6 +46,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=1024, metavar="N", help="tokens (default 1024)")
     parser.add_argument("--experts-of", type=bench_line.ints, default=(1, 2, 3, 4, 8, 16, 32, 64), metavar="N,…",
                         help="tokens for which the experts are timed alone (default 1,2,3,4,8,16,32,64)")  # fmt: skip
+    parser.add_argument("--expert-reuse", type=int, default=0, metavar="N",
+                        help="experts of a drafted token that are taken from open ones: lossy (default 0)")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=8, metavar="N", help="passes over all variants (default 8)")
     parser.add_argument("--count", type=int, default=8, metavar="N", help="forwards of a variant a round (default 8)")
     parser.add_argument("--sum-us", type=bench_line.floats, default=(8.0, 15.0, 25.0), metavar="X,…",
@@ -61,12 +66,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     bench_line.say(f"rates: {rates.as_dict()}; making the model")
     make_config, form = RANKS[args.shape]
     drawn = Drawn.make(make_config(args.layers), form, max(*args.experts_of, max(args.k) + 1), dtype, device)
-    forwards = {k: Forward(drawn, k + 1, args.context) for k in (0, *args.k)}
+    forwards = {k: Forward(drawn, k + 1, args.context, args.expert_reuse) for k in (0, *args.k)}
     variants = [(k, how) for k in forwards for how in (("graph", "eager") if device.type == "cuda" else ("eager",))]
     timed = {}
     for k, how in variants:
         bench_line.say(f"preparing k = {k}, {how}")
-        timed[k, how] = Timed(forwards[k].run, device, graph=how == "graph", between=drawn.draw)
+        timed[k, how] = Timed(forwards[k].run, device, graph=how == "graph", between=forwards[k].draw)
     touched: dict[int, list[float]] = {k: [] for k in forwards}
 
     def measure(variant: tuple[int, str]) -> float:
@@ -104,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 class Forward:
     """The target over so many tokens of one row, and the best token at each place."""
 
-    def __init__(self, drawn: Drawn, num_tokens: int, context: int) -> None:
+    def __init__(self, drawn: Drawn, num_tokens: int, context: int, expert_reuse: int) -> None:
+        self.reuse = Reuse(expert_reuse, num_tokens)
         self.drawn, self.num_tokens = drawn, num_tokens
         config, device = drawn.model.config, drawn.experts_LTC.device
         self._pair = noise_pair(drawn.model, None, num_rows=1, max_context=context + num_tokens)
@@ -122,8 +128,11 @@ class Forward:
         windows = self.drawn.model.config.windows
         return PagedAttend(self._pair.cache, self.table_BP, self.start_B, self.slots_BS, windows)
 
+    def draw(self) -> None:
+        self.drawn.draw(self.reuse)
+
     def run(self) -> Tensor:
-        hidden_BSH, _ = self.drawn.model(self.tokens_BS, self.positions_BS, self.attend())
+        hidden_BSH, _ = self.drawn.model(self.tokens_BS, self.positions_BS, self.attend(), expert_reuse=self.reuse.num)
         return self.drawn.model.logits(hidden_BSH).argmax(-1)
 
     def num_bytes(self, touched: float) -> float:
@@ -185,7 +194,7 @@ def _parts(
     found: dict[str, Any] = {}
     left_ms = cell["graph" if graph else "eager"]["ms"]["median"]
     for name, part in parts_of(drawn, forward.attend, forward.num_tokens, forward.positions_BS).items():
-        timed = Timed(part.run, device, graph=graph, between=drawn.draw)
+        timed = Timed(part.run, device, graph=graph, between=forward.draw)
         ms = 1e3 * median(timed.once() for _ in range(args.rounds * args.count))
         touched = cell["experts_touched_a_layer"] * len(drawn.experts_LTC) if name == "experts" else 0.0
         num_bytes = part.num_bytes + touched * drawn.expert_bytes + (forward.kv_bytes if name == "attention" else 0)

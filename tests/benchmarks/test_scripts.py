@@ -209,6 +209,13 @@ def test_help_shows_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str])
     assert f"python benchmarks/{name}.py" in capsys.readouterr().out
 
 
+def test_expert_reuse(run: Run) -> None:
+    exact, lossy = run("expert_reuse", "--device", "cpu", "--reuse", "0,6", "--count", "2")["cells"]
+    assert exact["same_choice"] == 1.0 and exact["divergence"] == 0.0
+    assert lossy["divergence"] > 0.0 and lossy["experts_a_layer"] < exact["experts_a_layer"]
+    assert lossy["first_token_moves"] < 1e-6
+
+
 def test_mixture(run: Run) -> None:
     flags = ["--shape", "tiny", "--layers", "3", "--device", "cpu", "--dtype", "bfloat16", "--context", "64"]
     line = run("mixture", *flags, "--k", "1,2", "--rounds", "2", "--count", "1", "--experts-of", "1,4")

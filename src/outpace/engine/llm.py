@@ -133,6 +133,7 @@ class LLM:
             num_pages=self.config.num_pages,
             page_size=self.config.page_size,
             dtype=self.dtype,
+            expert_reuse=self.config.expert_reuse,
         )
         runner = None if self.ranks is None else self.ranks.runner(pair, self.config)
         self.engine = Engine(pair, self.config, runner=runner, tokenizer=target.tokenizer)
@@ -144,6 +145,7 @@ class LLM:
                 f"max_context is {config.max_context}; the model was made for {limit} positions: lower it, or leave "
                 "it out"
             )
+        self._check_reuse(config.expert_reuse)
         max_context = config.max_context or limit
         k = config.k if self.drafter is not None else 0
         free = free_bytes(self.device) if self.ranks is None else self.ranks.free_bytes()
@@ -158,6 +160,16 @@ class LLM:
         given = {field: getattr(config, field) for field in EngineConfig.__dataclass_fields__}
         settled = {"max_context": max_context, "k": k, "num_pages": pages, "page_size": page_size}
         return ResolvedConfig(**given | settled | {"prefill_chunk": chunk})
+
+    def _check_reuse(self, num: int) -> None:
+        mixture = self.target.config.mixture
+        if num and mixture is None:
+            raise ConfigError(f"expert_reuse is {num}, but the model is no mixture of experts: leave it out")
+        if num and mixture is not None and num >= mixture.num_chosen:
+            raise ConfigError(
+                f"expert_reuse is {num}; of the {mixture.num_chosen} experts of a token at least one must be its own: "
+                f"0 … {mixture.num_chosen - 1}"
+            )
 
     def close(self) -> None:
         """Ends the processes of other ranks, after which it serves nothing; alone it has nothing to close."""
@@ -266,6 +278,7 @@ class LLM:
             "engine": asdict(self.config),
             "control": self.engine.control.describe(),
             "graphs": self.engine.runner.describe() | {"at_start": self.engine.warmed_up},
+            "lossless": self.engine.config.expert_reuse == 0,
             "kernels": choices.kernels(self.target.model, self.drafter),
             "parallel": choices.parallel() if self.ranks is None else self.ranks.describe(),
             "kv_bytes": self.config.num_pages

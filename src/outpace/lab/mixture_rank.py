@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from outpace.kernels.experts import NO_REUSE, Reuse, among_open
 from outpace.kernels.fp8 import Fp8
 from outpace.kernels.packed import PackedWeight
 from outpace.models.arch import LatentConfig, MixtureConfig, RopeConfig, TargetConfig
@@ -176,11 +177,14 @@ class Drawn:
     def mixtures(self) -> list[Mixture]:
         return [module for module in self.model.modules() if isinstance(module, Mixture)]
 
-    def draw(self) -> None:
-        """Draws anew, every set of experts alike likely; a token's differ."""
+    def draw(self, reuse: Reuse = NO_REUSE) -> None:
+        """Draws anew, every set of experts alike likely; a token's differ. With `reuse` the first row's share some."""
         L, T, C = self.experts_LTC.shape
         assert self.model.config.mixture is not None
         noise = torch.rand((L, T, self.model.config.mixture.num_experts), device=self.experts_LTC.device)
+        if reuse.num and reuse.tokens_a_row > 1:
+            for of_layer in noise[:, : reuse.tokens_a_row]:
+                of_layer.copy_(among_open(of_layer, C, reuse))
         self.experts_LTC.copy_(noise.topk(C, dim=-1).indices)
 
     def distinct(self, num_tokens: int) -> Tensor:
@@ -227,10 +231,10 @@ def _leave_to_the_draw(mixture: Mixture, experts_TC: Tensor) -> None:
     """Routing does its work; then the drawn experts take the places of those that it chose."""
     by_kernels, plainly = mixture.route, mixture.choose
 
-    def route(x_TH: Tensor) -> tuple[Tensor, Tensor]:
-        return experts_TC[: len(x_TH)], by_kernels(x_TH)[1]
+    def route(x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
+        return experts_TC[: len(x_TH)], by_kernels(x_TH, reuse)[1]
 
-    def choose(x_TH: Tensor) -> tuple[Tensor, Tensor]:
-        return experts_TC[: len(x_TH)].long(), plainly(x_TH)[1]
+    def choose(x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
+        return experts_TC[: len(x_TH)].long(), plainly(x_TH, reuse)[1]
 
     mixture.__dict__.update(route=route, choose=choose)

@@ -62,7 +62,13 @@ class Layer(nn.Module):
                 product.hold(packing.room(outputs=product.out_features, inputs=product.in_features, **place))
 
     def forward(
-        self, x_BSH: Tensor, delta_BSH: Tensor | None, rotary: Rotary, attend: Attend, index: int
+        self,
+        x_BSH: Tensor,
+        delta_BSH: Tensor | None,
+        rotary: Rotary,
+        attend: Attend,
+        index: int,
+        expert_reuse: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sums are left to the norm behind them, which reads both parts anyway.
 
@@ -75,7 +81,9 @@ class Layer(nn.Module):
         input_BSH, normed_BSH = self.input_norm.add(x_BSH, delta_BSH)
         attended_BSH = across(self.group, self.attention(normed_BSH, rotary, attend, index), input_BSH)
         x_BSH, normed_BSH = self.mlp_norm.add(input_BSH, attended_BSH)
-        return input_BSH, x_BSH, across(self.group, self.mlp(normed_BSH), x_BSH)
+        mlp = self.mlp
+        mixed = mlp(normed_BSH, expert_reuse) if isinstance(mlp, Mixture) else mlp(normed_BSH)
+        return input_BSH, x_BSH, across(self.group, mixed, x_BSH)
 
     __call__ = forward
 
@@ -141,12 +149,18 @@ class Target(nn.Module):
         self.requires_grad_(False)
 
     def forward(
-        self, tokens_BS: Tensor, positions_BS: Tensor, attend: Attend, taps: tuple[int, ...] = ()
+        self,
+        tokens_BS: Tensor,
+        positions_BS: Tensor,
+        attend: Attend,
+        taps: tuple[int, ...] = (),
+        expert_reuse: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
         """Runs S tokens of B rows.
 
         Args:
             tokens_BS: int64 ids. positions_BS: int64 rotary positions.
+            expert_reuse: LOSSY, for verifying drafts: see `kernels.experts`. 0 is exact.
             taps: boundaries b, in 0 … num_layers: the input of layer b (num_layers: the last layer's output).
 
         Returns:
@@ -158,7 +172,7 @@ class Target(nn.Module):
         inputs: list[Tensor] = []
         delta_BSH: Tensor | None = None
         for index, layer in enumerate(self.layers):
-            input_BSH, x_BSH, delta_BSH = layer(x_BSH, delta_BSH, rotary, attend, index)
+            input_BSH, x_BSH, delta_BSH = layer(x_BSH, delta_BSH, rotary, attend, index, expert_reuse)
             inputs.append(input_BSH)
         x_BSH, hidden_BSH = self.norm.add(x_BSH, delta_BSH)
         inputs.append(x_BSH)

@@ -241,6 +241,7 @@ def _tally(chunk: Chunk) -> Tally:
         first_accepted=sum(stats.accepted_at[:1]),
         reused=stats.reused,
         simulated=stats.simulated,
+        lossy=stats.lossy,
     )
 
 

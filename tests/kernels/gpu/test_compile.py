@@ -123,15 +123,15 @@ for gated in (True, False):
             BLOCK_K=128, STAGES=3, PDL=True,
         )
 kernel = mixture._choose
-kinds = pointers(kernel, FLOAT, logits_ptr="*bf16", expert_ptr="*i32")
+kinds = pointers(kernel, FLOAT, logits_ptr="*bf16", expert_ptr="*i32", first_ptr="*i32")
 for normalizes in (True, False):
     compile(
-        kernel, kinds, C=8, PARTS=1, SIGMOID=False, CORRECTS=False, NORMALIZES=normalizes, GROUPS=1, BEST=1, BLOCK_C=8,
-        BLOCK_E=512, PDL=True,
+        kernel, kinds, C=8, REUSE=0 if normalizes else 3, PARTS=1, SIGMOID=False, CORRECTS=False, NORMALIZES=normalizes,
+        GROUPS=1, BEST=1, BLOCK_C=8, BLOCK_E=512, PDL=True,
     )
 for groups in (1, 8):
     compile(
-        kernel, kinds | {"logits_ptr": FLOAT}, C=6, PARTS=4, SIGMOID=True, CORRECTS=True, NORMALIZES=True,
+        kernel, kinds | {"logits_ptr": FLOAT}, C=6, REUSE=0, PARTS=4, SIGMOID=True, CORRECTS=True, NORMALIZES=True,
         GROUPS=groups, BEST=4, BLOCK_C=8, BLOCK_E=256, PDL=True,
     )
 for counts in (0, 4):

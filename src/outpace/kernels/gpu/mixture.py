@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outpace.kernels.experts import NO_REUSE, Reuse
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 
@@ -45,13 +46,18 @@ def _in_best_groups(ranked_E, BLOCK_E: tl.constexpr, GROUPS: tl.constexpr, BEST:
     return tl.reshape(tl.where(taken_G[:, None], ranked_GX, float("-inf")), (BLOCK_E,))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "tokens_a_row"])
 def _choose(
-    logits_ptr, correction_ptr, expert_ptr, score_ptr, num_experts, num_elements, scale, C: tl.constexpr,
-    PARTS: tl.constexpr, SIGMOID: tl.constexpr, CORRECTS: tl.constexpr, NORMALIZES: tl.constexpr,
-    GROUPS: tl.constexpr, BEST: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
+    logits_ptr, correction_ptr, first_ptr, expert_ptr, score_ptr, num_experts, num_elements, scale, num_tokens,
+    tokens_a_row, C: tl.constexpr, REUSE: tl.constexpr, PARTS: tl.constexpr, SIGMOID: tl.constexpr,
+    CORRECTS: tl.constexpr, NORMALIZES: tl.constexpr, GROUPS: tl.constexpr, BEST: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A token's best experts, the first of equals first, and their scores."""
+    """A token's best experts, the first of equals first, and their scores.
+
+    With REUSE, only among those that some token opens, which `first_ptr` tells: a row's first token all of its best,
+    the others their best but for REUSE; where groups leave too few of those, others follow.
+    """
     launch_next(PDL)
     token = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, BLOCK_E)
@@ -73,6 +79,13 @@ def _choose(
     if GROUPS > 1:
         left_E = _in_best_groups(left_E, BLOCK_E, GROUPS, BEST, CORRECTS)
     c = tl.arange(0, BLOCK_C)
+    if REUSE > 0:
+        open_E = tl.zeros((BLOCK_E,), tl.int32)
+        for t in range(num_tokens):
+            opened = tl.where(t % tokens_a_row == 0, C, C - REUSE)
+            theirs_C = tl.load(first_ptr + t * C + c, mask=c < opened, other=-1)
+            open_E |= tl.max((e[:, None] == theirs_C[None, :]).to(tl.int32), 1)
+        left_E = tl.where(open_E > 0, left_E, left_E - 10000.0)
     chosen_C = tl.zeros((BLOCK_C,), tl.int32)
     score_C = tl.zeros((BLOCK_C,), tl.float32)
     for place in tl.static_range(C):
@@ -203,24 +216,29 @@ class Routing:
         return None
 
 
-def choose(logits: Tensor, routing: Routing, correction_E: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def choose(
+    logits: Tensor, routing: Routing, correction_E: Tensor | None = None, *, reuse: Reuse = NO_REUSE
+) -> tuple[Tensor, Tensor]:
     """Each token's experts, best first, int32 [T, C], and their scores, float32 [T, C].
 
     Args:
         logits: [T, E], or its summands [.., T, E] in float32; contiguous.
         routing: of which `why_not` knows nothing against.
         correction_E: float32, added to the scores to choose by; a group is then as good as its best two experts.
+        reuse: of experts that other tokens open.
     """
     (T, E), C, device = logits.shape[-2:], routing.num_chosen, logits.device
     experts_TC = torch.empty((T, C), dtype=torch.int32, device=device)
     scores_TC = torch.empty((T, C), dtype=torch.float32, device=device)
     correction = logits if correction_E is None else correction_E
-    block_e = triton.next_power_of_2(E)
+    block_e, first_TC = triton.next_power_of_2(E), experts_TC
+    if reuse.num and reuse.tokens_a_row > 1:
+        first_TC, _ = choose(logits, routing, correction_E)
     _choose[(T,)](
-        logits, correction, experts_TC, scores_TC, E, T * E, routing.scale, C=C,
-        PARTS=1 if logits.dim() == 2 else len(logits), SIGMOID=routing.scoring == "sigmoid",
-        CORRECTS=correction_E is not None, NORMALIZES=routing.normalizes, GROUPS=routing.num_groups,
-        BEST=routing.num_chosen_groups, BLOCK_C=triton.next_power_of_2(C), BLOCK_E=block_e,
+        logits, correction, first_TC, experts_TC, scores_TC, E, T * E, routing.scale, T, reuse.tokens_a_row, C=C,
+        REUSE=reuse.num if reuse.tokens_a_row > 1 else 0, PARTS=1 if logits.dim() == 2 else len(logits),
+        SIGMOID=routing.scoring == "sigmoid", CORRECTS=correction_E is not None, NORMALIZES=routing.normalizes,
+        GROUPS=routing.num_groups, BEST=routing.num_chosen_groups, BLOCK_C=triton.next_power_of_2(C), BLOCK_E=block_e,
         num_warps=1 if block_e <= 512 else 4, **overlapped(device),
     )  # fmt: skip
     return experts_TC, scores_TC
