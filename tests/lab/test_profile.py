@@ -16,8 +16,8 @@ from lab.traces import Trace
 from outpace import LLM, ConfigError, EngineError, SamplingParams
 from outpace.engine.frames import Frames
 from outpace.lab.bench.record import to_json
-from outpace.lab.limits import target_reads
-from outpace.lab.part_limits import Least, cycle_parts, touched, verify_parts
+from outpace.lab.limits import target_reads, touched
+from outpace.lab.part_limits import Least, cycle_parts, verify_parts
 from outpace.lab.profile import contenders, run
 from outpace.lab.profile.clock import cycle_times, decode
 from outpace.lab.profile.record import ProfileRecord

@@ -31,6 +31,7 @@ class Fp8(PackedWeight):
     """Weights in the layout above; there are no zeros."""
 
     bits = 8
+    scale_bytes = 4
     name = "FP8"
 
     @classmethod

@@ -34,6 +34,7 @@ class Int4(PackedWeight):
     """Weights in the layout above."""
 
     bits = 4
+    scale_bytes = 16
     name = "INT4"
 
     @classmethod

@@ -49,12 +49,19 @@ class PackedWeight(ABC):
 
     bits: ClassVar[int]
     """Of a number."""
+    scale_bytes: ClassVar[int]
+    """Of a row of a block's scales, and as many of its zeros if there are some."""
     name: ClassVar[str]
 
     @classmethod
     def block(cls) -> int:
         """Inputs of a block."""
         return PLANE * 32 // cls.bits
+
+    @classmethod
+    def bytes_of(cls, outputs: int, inputs: int) -> int:
+        """Of a weight [outputs, inputs], zeros left out."""
+        return -(-inputs // cls.block()) * outputs * (4 * PLANE + cls.scale_bytes)
 
     @classmethod
     @abstractmethod

@@ -209,7 +209,8 @@ class Drawn:
 
 def num_bytes_of(modules: Sequence[nn.Module]) -> int:
     """Of their weights, those of routed experts left out where they stay packed."""
-    tensors, held = [parameter for module in modules for parameter in module.parameters()], 0
+    tensors: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
+    held = 0
     for linear in (inner for module in modules for inner in module.modules() if isinstance(inner, Linear)):
         held += 0 if linear.held is None else linear.held.num_bytes
         if linear.packed is not None:  # on a CPU products have their own layout

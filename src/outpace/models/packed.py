@@ -76,6 +76,12 @@ class Packing:
         has_zeros = self.form == "int4_zeros"
         return Int4.empty(*lead, outputs=outputs, inputs=inputs, has_zeros=has_zeros, dtype=dtype, device=device)
 
+    def num_bytes(self, outputs: int, inputs: int) -> int:
+        """Of a weight in its room."""
+        layout = layout_of(self.form)
+        zeros = outputs * -(-inputs // layout.block()) * layout.scale_bytes if self.form == "int4_zeros" else 0
+        return layout.bytes_of(outputs, inputs) + zeros
+
 
 @dataclass(frozen=True, slots=True)
 class PackedSlot:

@@ -135,7 +135,7 @@ class Target(nn.Module):
     ) -> None:
         super().__init__()
         check_target(config, group.size)
-        self.config, self.group = config, group
+        self.config, self.group, self.packing = config, group, packing
         place: dict[str, Any] = {"dtype": dtype, "device": device}
         self.embed = Embedding(config.vocab_size, config.hidden_size, **place)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim, device=device)
