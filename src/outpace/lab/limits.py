@@ -2,9 +2,9 @@
 
 A plain step reads every weight of the layers and the head once, one row of the embedding table a token, the keys and
 values (or latents) of every row's context, and of routed experts those that tokens touch. Which they are depends on the
-text: the limit is that of experts chosen evenly and independently. Packed weights count as they lie. Activations, logits
-and the new tokens' own keys and values are left out, and so are attention windows. A copy writes as much as it reads;
-where reading alone is quicker, a forward may come out a little under its limit.
+text: the limit is that of experts chosen evenly and independently. Packed weights count as they lie. Activations,
+logits and the new tokens' own keys and values are left out, and so are attention windows. A copy writes as much as it
+reads; where reading alone is quicker, a forward may come out a little under its limit.
 
 Legend: B rows, k drafts, S = k+1 tokens a row.
 """
