@@ -61,7 +61,7 @@ class Fp8(PackedWeight):
         repeats = max(1, weight.group // BLOCK) if weight.group < self.num_inputs else blocks
         self.scales.copy_(weight.scale_NG.float().repeat_interleave(repeats, 1)[:, :blocks].t()[:, None])
 
-    def unpacked(self) -> Tensor:
+    def _unpacked(self) -> Tensor:
         bytes_BNIP = self.words[..., None].view(torch.uint8)
         numbers_NBPI = bytes_BNIP.movedim(-4, -3).transpose(-1, -2).contiguous().view(torch.float8_e4m3fn)
         scale_NB = self.scales[..., 0, :].transpose(-1, -2)

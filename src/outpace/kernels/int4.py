@@ -78,7 +78,7 @@ class Int4(PackedWeight):
         bits = padded.contiguous().view(torch.int16).to(torch.int32)
         return ((bits[:, :, 0] & 0xFFFF) | (bits[:, :, 1] << 16)).permute(1, 2, 0)
 
-    def unpacked(self) -> Tensor:
+    def _unpacked(self) -> Tensor:
         shifts = torch.arange(0, 4 * _PLANES, 4, dtype=torch.int32, device=self.words.device)
         numbers = ((self.words[..., None, :] >> shifts[:, None]) & 0xF).to(self.dtype)  # [..., B, N, 8, 32]
         if self.zeros is None:

@@ -76,9 +76,18 @@ class PackedWeight(ABC):
             ValueError: it does not fit the layout.
         """
 
-    @abstractmethod
     def unpacked(self) -> Tensor:
         """The weights [..., N, K] in the model's type."""
+        if not self.words.is_cuda:
+            return self._unpacked()
+        from outpace.kernels.gpu.packed import unpack
+
+        whole: Tensor = unpack(self)
+        return whole
+
+    @abstractmethod
+    def _unpacked(self) -> Tensor:
+        """The same, in PyTorch."""
 
     def __getitem__(self, index: int) -> Self:
         """One of several weights; a view."""

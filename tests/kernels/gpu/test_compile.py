@@ -17,7 +17,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from outpace.kernels.gpu import activation, attention, decode, experts, heads, latent, latents, linear, mask, mixture
-from outpace.kernels.gpu import norm, packed_linear, places, rope, sample, settle, splits as splits_, truncate
+from outpace.kernels.gpu import norm, packed as gpu_packed, packed_linear, places, rope, sample, settle
+from outpace.kernels.gpu import splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -145,6 +146,8 @@ for bits, gated, rows, zeros in packed:
     kernel = packed_linear._multiply_packed
     model = "*fp16" if gated else "*bf16"
     compile(kernel, pointers(kernel, model, **kinds), GATED=gated, HAS_BIAS=gated, BLOCK_M=rows, **whole)
+    kernel = gpu_packed._unpack
+    compile(kernel, pointers(kernel, model, **kinds), BITS=bits, HAS_ZEROS=zeros, BLOCK_N=64)
     whole |= {"C": 8, "M": rows}
     kernel = experts._gate_up
     compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **kinds), SPLITS=4 if gated else 1, **whole)

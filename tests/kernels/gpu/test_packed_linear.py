@@ -13,6 +13,7 @@ from kernels.test_int4 import grouped
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 from outpace.kernels.fp8 import Fp8
+from outpace.kernels.gpu.packed import unpack
 from outpace.kernels.gpu.packed_linear import fits_packed, multiply_packed
 from outpace.kernels.int4 import Int4
 from outpace.kernels.packed import Grouped, PackedWeight
@@ -84,3 +85,14 @@ def test_every_number_of_fp8_is_itself() -> None:
     held.fill(Grouped(numbers, torch.ones(len(EVERY), 1, device=DEVICE), None, 128))
     found = multiply_packed(torch.eye(128, device=DEVICE)[::9].to(HALF), held, None)
     assert torch.equal(found.float(), numbers[:, :1].float().t().expand(len(found), -1))
+
+
+@pytest.mark.parametrize(("group", "zeros"), [(32, False), (64, True), (None, False)])
+def test_unpacking_many_rows_is_the_reference_bit_for_bit(group: int | None, zeros: bool) -> None:
+    held = weights(72, 320, group, zeros=zeros)
+    several = type(held)(
+        torch.stack((held.words, held.words.flip(-2))), torch.stack((held.scales, held.scales.flip(-1))),
+        None if held.zeros is None else torch.stack((held.zeros, held.zeros.flip(-1))), held.num_inputs, HALF,
+    )  # fmt: skip
+    assert torch.equal(unpack(several), several._unpacked())
+    assert torch.equal(unpack(held.rows(8, 40)), held._unpacked()[8:48])

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from outpace.kernels.packed import PackedWeight
 
@@ -152,3 +154,60 @@ def layout(weight: PackedWeight, num_inputs: int) -> dict[str, Any]:
     """What a kernel that calls `add_block` has to know of a weight at compile time."""
     even = num_inputs % weight.block() == 0
     return {"BITS": weight.bits, "HAS_ZEROS": weight.zeros is not None, "EVEN": even}
+
+
+@triton.jit
+def _unpack(
+    word_ptr,
+    scale_ptr,
+    zero_ptr,
+    out_ptr,
+    num_outputs,
+    num_inputs,
+    num_blocks,
+    BITS: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """A block of inputs of some outputs, as the model's type has them."""
+    kind: tl.constexpr = out_ptr.dtype.element_ty
+    PAIRS: tl.constexpr = 16 // BITS
+    BLOCK: tl.constexpr = 1024 // BITS
+    SCALES: tl.constexpr = 4 if BITS == 4 else 1
+    at, one = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    i = tl.arange(0, 32)
+    live_N = n < num_outputs
+    first = (one * num_blocks + at) * num_outputs
+    word = tl.load(word_ptr + (first + n[:, None]) * 32 + i[None, :], mask=live_N[:, None], other=0)
+    out_NI = out_ptr + (one * num_outputs + n[:, None]) * num_inputs + at * BLOCK + i[None, :]
+    for j in tl.static_range(PAIRS):
+        place = first * SCALES + (j * num_outputs if BITS == 4 else 0) + n
+        scale = tl.load(scale_ptr + place, mask=live_N, other=0)
+        if BITS == 4:
+            zero = scale
+            if HAS_ZEROS:
+                zero = tl.load(zero_ptr + place, mask=live_N, other=0)
+            low, high = _int4_planes(word, scale, zero, j, HAS_ZEROS, kind)
+        else:
+            low, high = _fp8_planes(word, j, kind)
+            low = (low.to(tl.float32) * scale[:, None]).to(kind)
+            high = (high.to(tl.float32) * scale[:, None]).to(kind)
+        inside_I = at * BLOCK + 32 * j + i < num_inputs
+        tl.store(out_NI + 32 * j, low, mask=live_N[:, None] & inside_I[None, :])
+        inside_I = at * BLOCK + BLOCK // 2 + 32 * j + i < num_inputs
+        tl.store(out_NI + BLOCK // 2 + 32 * j, high, mask=live_N[:, None] & inside_I[None, :])
+
+
+def unpack(weight: PackedWeight) -> Tensor:
+    """As `PackedWeight.unpacked`."""
+    *lead, blocks, N, _ = weight.words.shape
+    out = torch.empty((*lead, N, weight.num_inputs), dtype=weight.dtype, device=weight.words.device)
+    words, scales = weight.words.contiguous(), weight.scales.contiguous()
+    zeros = scales if weight.zeros is None else weight.zeros.contiguous()
+    grid = (blocks, triton.cdiv(N, 64), out.numel() // (N * weight.num_inputs))
+    _unpack[grid](
+        words, scales, zeros, out, N, weight.num_inputs, blocks, BITS=weight.bits, HAS_ZEROS=weight.zeros is not None,
+        BLOCK_N=64,
+    )  # fmt: skip
+    return out
