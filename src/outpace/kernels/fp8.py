@@ -1,7 +1,8 @@
 """FP8 weights (e4m3) as a GPU reads them, in PyTorch; `gpu/packed.py` unpacks them in registers.
 
-A block is 128 inputs: four planes of a byte. Each row has its scale in it, so blocks of a checkpoint may have any
-number of rows, and heads, ranks and reordered rows may cut them.
+A block is 128 inputs. Word i holds inputs 2i and 2i + 1 of its first half in bytes 0 and 2, of its second half in bytes
+1 and 3. Each row has its scale in it, so blocks of a checkpoint may have any number of rows, and heads, ranks and
+reordered rows may cut them.
 
     words  [..., K / 128, N, 32]  int32
     scales [..., K / 128, 1, N]   float32
@@ -19,11 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from outpace.kernels.packed import PLANE, Grouped, PackedWeight
+from outpace.kernels.packed import WORDS, Grouped, PackedWeight
 
 BLOCK = 128
 """Inputs."""
-_PLANES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Fp8(PackedWeight):
         """Room for weights [*lead, outputs, inputs]."""
         blocks = -(-inputs // BLOCK)
         scales = torch.empty((*lead, blocks, 1, outputs), dtype=torch.float32, device=device)
-        words = torch.empty((*lead, blocks, outputs, PLANE), dtype=torch.int32, device=device)
+        words = torch.empty((*lead, blocks, outputs, WORDS), dtype=torch.int32, device=device)
         return cls(words, scales, None, inputs, dtype)
 
     @classmethod
@@ -56,14 +56,15 @@ class Fp8(PackedWeight):
         if bool((bytes_NK & 0x7F == 0x7F).any()):
             raise ValueError("it holds a number that is none (NaN)")
         padded_NK = F.pad(bytes_NK, (0, blocks * BLOCK - self.num_inputs))
-        bytes_BNIP = padded_NK.view(-1, blocks, _PLANES, PLANE).permute(1, 0, 3, 2)
-        self.words.copy_(bytes_BNIP.contiguous().view(torch.int32)[..., 0])
+        halves = padded_NK.view(-1, blocks, 2, WORDS, 2)  # of the block, words, inputs
+        self.words.copy_(halves.permute(1, 0, 3, 4, 2).contiguous().flatten(-2).view(torch.int32)[..., 0])
         repeats = max(1, weight.group // BLOCK) if weight.group < self.num_inputs else blocks
         self.scales.copy_(weight.scale_NG.float().repeat_interleave(repeats, 1)[:, :blocks].t()[:, None])
 
     def _unpacked(self) -> Tensor:
-        bytes_BNIP = self.words[..., None].view(torch.uint8)
-        numbers_NBPI = bytes_BNIP.movedim(-4, -3).transpose(-1, -2).contiguous().view(torch.float8_e4m3fn)
+        halves = self.words[..., None].view(torch.uint8).unflatten(-1, (2, 2))  # [..., B, N, words, inputs, halves]
+        numbers = halves.movedim(-1, -3).movedim(-5, -4).contiguous().view(torch.float8_e4m3fn)  # [..., N, B, 2, 32, 2]
         scale_NB = self.scales[..., 0, :].transpose(-1, -2)
-        whole = (numbers_NBPI.float() * scale_NB[..., None, None]).to(self.dtype)
-        return whole.flatten(-3)[..., : self.num_inputs].contiguous()
+        whole = (numbers.float() * scale_NB[..., None, None, None]).to(self.dtype)
+        unpacked: Tensor = whole.flatten(-4)[..., : self.num_inputs].contiguous()
+        return unpacked

@@ -1,7 +1,8 @@
 """INT4 weights as a GPU reads them, in PyTorch; `gpu/packed.py` unpacks them in registers.
 
-A block is 256 inputs: eight planes of four bits, each of which shares one scale. Planes j and j + 4 come out of one
-shift and two logical operations, as the halves of a word; their scales, and their zeros, are the halves of a word too.
+A block is 256 inputs: eight planes of 32, each of which shares one scale. Of its 32 words the first 16 hold planes 0 to
+3, the others 4 to 7. Word i of a half holds inputs 2i and 2i + 1 of its plane j, four bits each: the first from bit 4j
+on, the second from bit 16 + 4j on. Scales of planes j and j + 4, and their zeros, are the halves of a word.
 
     words  [..., K / 256, N, 32]  int32
     scales [..., K / 256, 4, N]   int32: two numbers of the model's 16-bit type, plane j's the lower half
@@ -20,10 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from outpace.kernels.packed import PLANE, Grouped, PackedWeight
+from outpace.kernels.packed import WORDS, Grouped, PackedWeight
 
 BLOCK = 256
 """Inputs."""
+PLANE = 32
 _PLANES = 8
 _HALF = 4
 """Planes that share words of scales."""
@@ -44,7 +46,7 @@ class Int4(PackedWeight):
         """Room for weights [*lead, outputs, inputs]."""
         blocks = -(-inputs // BLOCK)
         scales = torch.empty((*lead, blocks, _HALF, outputs), dtype=torch.int32, device=device)
-        words = torch.empty((*lead, blocks, outputs, PLANE), dtype=torch.int32, device=device)
+        words = torch.empty((*lead, blocks, outputs, WORDS), dtype=torch.int32, device=device)
         return cls(words, scales, torch.empty_like(scales) if has_zeros else None, inputs, dtype)
 
     @classmethod
@@ -60,11 +62,14 @@ class Int4(PackedWeight):
             raise ValueError("it has zero points where none were expected")
         numbers_NK, blocks = weight.numbers_NK, self.num_blocks
         numbers_NK = F.pad(numbers_NK, (0, blocks * BLOCK - self.num_inputs), value=8)
-        planes_NBPI = numbers_NK.view(-1, blocks, _PLANES, PLANE).to(torch.int32)
-        words_NBI = planes_NBPI[:, :, 0].clone()
-        for plane in range(1, _PLANES):
-            words_NBI |= planes_NBPI[:, :, plane] << (4 * plane)
-        self.words.copy_(words_NBI.movedim(1, 0))
+        parts = numbers_NK.view(-1, blocks, 2, _HALF, 16, 2).to(
+            torch.int32
+        )  # halves of the words, planes, words, inputs
+        words = torch.zeros_like(parts[:, :, :, 0, :, 0])
+        for plane in range(_HALF):
+            for place in range(2):
+                words |= parts[:, :, :, plane, :, place] << (4 * plane + 16 * place)
+        self.words.copy_(words.flatten(2).movedim(1, 0))
         self.scales.copy_(self._pairs(weight.scale_NG.to(self.dtype), weight.group))
         if self.zeros is not None:
             zero_NG = weight.zero_NG if weight.zero_NG is not None else torch.full_like(weight.scale_NG, 8)
@@ -79,14 +84,17 @@ class Int4(PackedWeight):
         return ((bits[:, :, 0] & 0xFFFF) | (bits[:, :, 1] << 16)).permute(1, 2, 0)
 
     def _unpacked(self) -> Tensor:
-        shifts = torch.arange(0, 4 * _PLANES, 4, dtype=torch.int32, device=self.words.device)
-        numbers = ((self.words[..., None, :] >> shifts[:, None]) & 0xF).to(self.dtype)  # [..., B, N, 8, 32]
+        shifts = torch.arange(0, 4 * _HALF, 4, dtype=torch.int32, device=self.words.device)
+        both = torch.stack((shifts, shifts + 16), 1)[:, None]  # [4, 1, 2]
+        words = self.words.unflatten(-1, (2, 1, 16, 1))
+        numbers = ((words >> both) & 0xF).to(self.dtype).flatten(-2).flatten(-3, -2)  # [..., B, N, 8, 32]
         if self.zeros is None:
             numbers -= 8
         else:
             numbers -= (self._halves(self.zeros) - magic(self.dtype))[..., None]
         whole = (numbers * self._halves(self.scales)[..., None]).flatten(-2).movedim(-3, -2)  # [..., N, B, 256]
-        return whole.flatten(-2)[..., : self.num_inputs].contiguous()
+        unpacked: Tensor = whole.flatten(-2)[..., : self.num_inputs].contiguous()
+        return unpacked
 
     def _halves(self, pairs: Tensor) -> Tensor:
         """int32 [..., B, 4, N] → [..., B, N, 8] in the model's type."""

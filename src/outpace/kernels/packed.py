@@ -1,9 +1,9 @@
 """Weights that stay packed on a GPU: what their layouts have in common. `int4` and `fp8` say what the numbers mean.
 
-A block is as many inputs of W [N, K] as lie in the 32 words (int32) that a row has in it. Word i holds inputs i,
-32 + i, 64 + i …, the first in its lowest bits. So the same bits of all 32 words are a *plane*: 32 neighbouring inputs.
-A row of a block is 128 bytes and its neighbours lie beside it, a thread loads 16 bytes at a time, and no number moves
-to another thread when it is unpacked. Two planes, half a block apart, come out together as the halves of a word.
+A block is as many inputs of W [N, K] as lie in the 32 words (int32) that a row has in it. A row of a block is 128 bytes
+and its neighbours lie beside it, so a thread loads 16 bytes at a time. The same bits of both halves of a word are two
+neighbouring inputs: unpacked they are the two numbers that a register of the tensor cores' operand holds, and nothing
+moves to another place in it or to another thread.
 
     words  [..., K / block, N, 32]  int32
 
@@ -19,8 +19,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-PLANE = 32
-"""Words of a row in a block, and inputs of a plane."""
+WORDS = 32
+"""Of a row in a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class PackedWeight(ABC):
     @classmethod
     def block(cls) -> int:
         """Inputs of a block."""
-        return PLANE * 32 // cls.bits
+        return WORDS * 32 // cls.bits
 
     @classmethod
     def bytes_of(cls, outputs: int, inputs: int) -> int:
         """Of a weight [outputs, inputs], zeros left out."""
-        return -(-inputs // cls.block()) * outputs * (4 * PLANE + cls.scale_bytes)
+        return -(-inputs // cls.block()) * outputs * (4 * WORDS + cls.scale_bytes)
 
     @classmethod
     @abstractmethod

@@ -253,9 +253,13 @@ class GatedMLP(nn.Module):
 
     def _activated(self, x: Tensor) -> Tensor:
         from outpace.kernels.gpu.activation import silu_mul
+        from outpace.kernels.gpu.linear import splits_gate
 
+        if splits_gate(self.gate_up.out_features, self.gate_up.in_features):
+            gate_up = self.gate_up.summands(x)
+            return silu_mul(gate_up, x.dtype, parts=len(gate_up) if gate_up.dim() > x.dim() else 1)
         found = self.gate_up.by_kernel(x, gated=True)
-        return silu_mul(self.gate_up(x)) if found is None else found
+        return silu_mul(self.gate_up(x), x.dtype) if found is None else found
 
 
 class Attention(nn.Module):

@@ -42,7 +42,9 @@ for model in (FLOAT, "*bf16"):
         kinds = pointers(kernel, model) | ({"delta_ptr": FLOAT} if parts > 1 else {})
         compile(kernel, kinds, PARTS=parts, BLOCK=1024, PDL=True)
     compile(norm._embed_and_norm, pointers(norm._embed_and_norm, model, token_ptr=INT), BLOCK=1024)
-    compile(activation._silu_mul, pointers(activation._silu_mul, model), BLOCK=1024, PDL=True)
+    for parts in (1, 16):
+        kinds = pointers(activation._silu_mul, model, gate_up_ptr=FLOAT if parts > 1 else model)
+        compile(activation._silu_mul, kinds, PARTS=parts, BLOCK=1024, PDL=True)
     kernel = rope._angles
     compile(kernel, pointers(kernel, model, position_ptr=INT, freq_ptr=FLOAT), D=128, BLOCK=128)
     for norms in (True, False):
@@ -148,7 +150,7 @@ for bits, gated, rows, zeros in packed:
     compile(kernel, pointers(kernel, model, **kinds), GATED=gated, HAS_BIAS=gated, BLOCK_M=rows, **whole)
     kernel = gpu_packed._unpack
     compile(kernel, pointers(kernel, model, **kinds), BITS=bits, HAS_ZEROS=zeros, BLOCK_N=64)
-    whole |= {"C": 8, "M": rows}
+    whole |= {"C": 8, "M": 8}
     kernel = experts._gate_up
     compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **kinds), SPLITS=4 if gated else 1, **whole)
     kernel = experts._down

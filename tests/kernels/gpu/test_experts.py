@@ -63,7 +63,8 @@ def test_chosen_experts_are_summed(
             assert (out[place, token] - expected).norm() / expected.norm() < 1e-2
     if DEVICE.type == "cuda":  # the interpreter cuts what a GPU rounds
         unpacked = mixture(x, chosen, scores, whole, half)
-        assert (out[:num_chosen] - unpacked).norm() / unpacked.norm() < 3e-3
+        limit = 3e-3 if group else 6e-3  # INT4 weights are the unpacked ones; FP8's are not rounded to the model's type
+        assert (out[:num_chosen] - unpacked).norm() / unpacked.norm() < limit
 
 
 @pytest.mark.parametrize("group", [32, None])

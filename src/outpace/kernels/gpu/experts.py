@@ -25,11 +25,12 @@ from outpace.kernels.gpu.mixture import Groups, group_pairs
 from outpace.kernels.gpu.packed import add_block, layout
 from outpace.kernels.packed import PackedWeight
 
-_OUTPUTS = 64
-"""Of a tile, twice where gate and up are one."""
+_OUTPUTS, _ROWS, _STAGES, _WARPS = 64, 8, 4, 4
+"""Of a tile: outputs, twice where gate and up are one, and pairs; how many are on their way, and who does them. Few
+tokens share an expert, and with so few pairs the tensor cores' instructions need no waiting for each other."""
 _PROGRAMS = 264
 """As many as splits are made for when a token's experts, eight of them, are all there is."""
-_MAX_SPLITS = 4
+_MAX_SPLITS = 8
 _TILES = 4
 """That a program of the down product goes through."""
 
@@ -73,20 +74,19 @@ def _gate_up(
     if expert >= 0:
         kind: tl.constexpr = x_ptr.dtype.element_ty
         n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        i = tl.arange(0, 32)
         pair_M, live_M = _rows(pair_ptr, group, M)
         live_N = n < width
-        x_MI = x_ptr + (pair_M // C)[:, None] * num_inputs + i[None, :]
+        x_M = x_ptr + (pair_M // C) * num_inputs
         SCALES: tl.constexpr = 4 if BITS == 4 else 1
         first = expert * num_blocks * 2 * width
-        word_NI = word_ptr + first * 32 + n[:, None] * 32 + i[None, :]
+        word_N = word_ptr + first * 32 + n * 32
         scale_N, zero_N = scale_ptr + first * SCALES + n, zero_ptr + first * SCALES + n
         share = tl.cdiv(num_blocks, SPLITS)
         gate_NM = tl.zeros((BLOCK_N, M), tl.float32)
         up_NM = tl.zeros((BLOCK_N, M), tl.float32)
         for at in tl.range(split * share, tl.minimum((split + 1) * share, num_blocks), num_stages=STAGES):
             gate_NM, up_NM = add_block(
-                gate_NM, up_NM, x_MI, word_NI, scale_N, zero_N, at, 2 * width, width, live_M, live_N, num_inputs,
+                gate_NM, up_NM, x_M, word_N, scale_N, zero_N, at, 2 * width, width, live_M, live_N, num_inputs,
                 BITS, True, HAS_ZEROS, EVEN,
             )  # fmt: skip
         live_NM = live_N[:, None] & live_M[None, :]
@@ -143,11 +143,10 @@ def _down(
     group = tl.program_id(1)
     expert = tl.load(expert_ptr + group).to(tl.int64)
     if expert >= 0:
-        i = tl.arange(0, 32)
         pair_M, live_M = _rows(pair_ptr, group, M)
         score_M = tl.load(score_ptr + pair_M, mask=live_M, other=0.0)
         out_M = (pair_M % C * num_tokens + pair_M // C) * num_outputs
-        x_MI = x_ptr + pair_M[:, None] * width + i[None, :]
+        x_M = x_ptr + pair_M * width
         SCALES: tl.constexpr = 4 if BITS == 4 else 1
         of_expert = expert * num_blocks * num_outputs
         first = tl.program_id(0) * TILES
@@ -156,10 +155,10 @@ def _down(
             at = step % num_blocks
             n = (first + step // num_blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
             live_N = n < num_outputs
-            word_NI = word_ptr + of_expert * 32 + n[:, None] * 32 + i[None, :]
+            word_N = word_ptr + of_expert * 32 + n * 32
             scale_N, zero_N = scale_ptr + of_expert * SCALES + n, zero_ptr + of_expert * SCALES + n
             sum_NM, _ = add_block(
-                sum_NM, sum_NM, x_MI, word_NI, scale_N, zero_N, at, num_outputs, 0, live_M, live_N, width,
+                sum_NM, sum_NM, x_M, word_N, scale_N, zero_N, at, num_outputs, 0, live_M, live_N, width,
                 BITS, False, HAS_ZEROS, EVEN,
             )  # fmt: skip
             if at == num_blocks - 1:
@@ -201,14 +200,14 @@ def mixture_packed(
     E, tiles = len(down.words), triton.cdiv(width, _OUTPUTS)
     blocks = gate_up.num_blocks
     splits = splits_of(width, blocks)
-    groups: Groups = group_pairs(experts_TC, E, num_counts=tiles if splits > 1 else 0)
-    rows, num_groups = groups.pair_GM.shape[1], len(groups.expert_G)
+    groups: Groups = group_pairs(experts_TC, E, _ROWS, num_counts=tiles if splits > 1 else 0)
+    num_groups = len(groups.expert_G)
     hidden_PI = torch.empty((T * C, width), dtype=x_TH.dtype, device=device)
     parts = hidden_PI
     if splits > 1:
         parts = torch.empty((splits, T * C, 2 * width), dtype=torch.float32, device=device)
-    shared = {"C": C, "M": rows, "BLOCK_N": _OUTPUTS, "num_warps": 4}
-    shared |= {"STAGES": 4 if rows == 16 else 3} | overlapped(device)
+    shared = {"C": C, "M": _ROWS, "BLOCK_N": _OUTPUTS, "num_warps": _WARPS}
+    shared |= {"STAGES": _STAGES} | overlapped(device)
     zeros = gate_up.scales if gate_up.zeros is None else gate_up.zeros
     _gate_up[(tiles, splits, num_groups)](
         x_TH, gate_up.words, gate_up.scales, zeros, groups.expert_G, groups.pair_GM, groups.count_G, parts, hidden_PI,

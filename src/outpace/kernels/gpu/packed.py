@@ -4,7 +4,7 @@ Or'ed into the mantissa of 128.0 (1024.0 in float16), four bits are 128 plus the
 seven bits of an e4m3 are their number by a power of two. So nothing is converted, which a multiprocessor does to few
 numbers a cycle. What is taken off, or multiplied, is exact.
 
-Shapes: N outputs of a tile, I = 32 words of a block, M rows of x.
+Shapes: N outputs of a tile, W words of a row, I inputs, M rows of x.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -31,123 +31,135 @@ def _half(pair, HIGH: tl.constexpr, kind: tl.constexpr):
 
 
 @triton.jit
-def _int4_planes(word_NI, scale_N, zero_N, j: tl.constexpr, HAS_ZEROS: tl.constexpr, kind: tl.constexpr):
-    """Weights of planes j and j + 4 of a block, [N, 32] each; scales and zeros come in pairs."""
-    bits: tl.constexpr = 0x43004300 if kind == tl.bfloat16 else 0x64006400
-    eight: tl.constexpr = 136.0 if kind == tl.bfloat16 else 1032.0
-    both_NI = ((word_NI >> (4 * j)) & 0x000F000F) | bits
-    low_NI, high_NI = _half(both_NI, False, kind), _half(both_NI, True, kind)
-    if HAS_ZEROS:
-        low_NI -= _half(zero_N, False, kind)[:, None]
-        high_NI -= _half(zero_N, True, kind)[:, None]
-    else:
-        low_NI -= tl.full((), eight, kind)
-        high_NI -= tl.full((), eight, kind)
-    return low_NI * _half(scale_N, False, kind)[:, None], high_NI * _half(scale_N, True, kind)[:, None]
+def _side_by_side(low, high):
+    return tl.reshape(tl.join(low, high), (low.shape[0], 2 * low.shape[1]))
 
 
 @triton.jit
-def _fp8_planes(word_NI, j: tl.constexpr, kind: tl.constexpr):
-    """Numbers of planes j and j + 2 of a block, [N, 32] each, without their scales.
+def _int4(word_NW, scale_N, zero_N, j: tl.constexpr, HIGH: tl.constexpr, HAS_ZEROS: tl.constexpr, kind: tl.constexpr):
+    """The j-th two numbers of each word, scaled; scales and zeros are halves of words."""
+    bits: tl.constexpr = 0x43004300 if kind == tl.bfloat16 else 0x64006400
+    eight: tl.constexpr = 136.0 if kind == tl.bfloat16 else 1032.0
+    both_NW = ((word_NW >> (4 * j)) & 0x000F000F) | bits
+    low, high = _half(both_NW, False, kind), _half(both_NW, True, kind)
+    taken = tl.full((), eight, kind)
+    if HAS_ZEROS:
+        taken = _half(zero_N, HIGH, kind)[:, None]
+    scale = _half(scale_N, HIGH, kind)[:, None]
+    return _side_by_side((low - taken) * scale, (high - taken) * scale)
+
+
+@triton.jit
+def _fp8(word_NW, j: tl.constexpr, kind: tl.constexpr):
+    """The j-th two numbers of each word, without their scales.
 
     Exponents are put where the type's own lie, whose bias is larger by 120 (8 in float16).
     """
     shift: tl.constexpr = 4 if kind == tl.bfloat16 else 1
     bias: tl.constexpr = 1.329227995784916e36 if kind == tl.bfloat16 else 256.0
-    at_top_NI = word_NI << (8 - 8 * j) if j == 0 else word_NI
-    sign_NI = at_top_NI & -2147450880  # 0x80008000
-    both_NI = sign_NI | ((at_top_NI & 0x7F007F00) >> shift)
+    at_top_NW = word_NW << 8 if j == 0 else word_NW
+    both_NW = (at_top_NW & -2147450880) | ((at_top_NW & 0x7F007F00) >> shift)  # 0x80008000
     factor = tl.full((), bias, kind)
-    return _half(both_NI, False, kind) * factor, _half(both_NI, True, kind) * factor
+    return _side_by_side(_half(both_NW, False, kind) * factor, _half(both_NW, True, kind) * factor)
 
 
 @triton.jit
-def _add_planes(
-    sum_NM,
-    word_NI,
-    x_low,
-    x_high,
-    scale_N,
-    zero_N,
-    live_N,
-    j: tl.constexpr,
-    BITS: tl.constexpr,
-    HAS_ZEROS: tl.constexpr,
+def _add_int4(
+    sum_NM, low_word, high_word, x_low, x_high, scale_N, zero_N, live_N, j: tl.constexpr, ZEROS: tl.constexpr
 ):
-    """Two planes' products, half a block apart; `scale_N` and `zero_N` point to an INT4's."""
+    """Two groups' products, half a block apart; `scale_N` and `zero_N` point to theirs."""
     kind: tl.constexpr = x_low.dtype
-    if BITS == 4:
-        scale = tl.load(scale_N, mask=live_N, other=0)
-        zero = scale
-        if HAS_ZEROS:
-            zero = tl.load(zero_N, mask=live_N, other=0)
-        low, high = _int4_planes(word_NI, scale, zero, j, HAS_ZEROS, kind)
-    else:
-        low, high = _fp8_planes(word_NI, j, kind)
-    sum_NM = tl.dot(low, x_low.T, sum_NM)
-    return tl.dot(high, x_high.T, sum_NM)
+    scale = tl.load(scale_N, mask=live_N, other=0)
+    zero = scale
+    if ZEROS:
+        zero = tl.load(zero_N, mask=live_N, other=0)
+    sum_NM = tl.dot(_int4(low_word, scale, zero, j, False, ZEROS, kind), x_low.T, sum_NM)
+    return tl.dot(_int4(high_word, scale, zero, j, True, ZEROS, kind), x_high.T, sum_NM)
+
+
+@triton.jit
+def _int4_block(
+    sum_NM, up_NM, x_M, word_N, scale_N, zero_N, at, num_rows, half, live_M, live_N, num_inputs,
+    GATED: tl.constexpr, HAS_ZEROS: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    of_block = num_rows.to(tl.int64) * at
+    w, i = tl.arange(0, 16), tl.arange(0, 32)
+    low_NW = word_N[:, None] + of_block * 32 + w[None, :]
+    live_N1 = live_N[:, None]
+    low = tl.load(low_NW, mask=live_N1, other=0, eviction_policy="evict_first")
+    high = tl.load(low_NW + 16, mask=live_N1, other=0, eviction_policy="evict_first")
+    up_low, up_high = low, high
+    if GATED:
+        up_low = tl.load(low_NW + half * 32, mask=live_N1, other=0, eviction_policy="evict_first")
+        up_high = tl.load(low_NW + half * 32 + 16, mask=live_N1, other=0, eviction_policy="evict_first")
+    for j in tl.static_range(4):
+        live_low, live_high = live_M[:, None], live_M[:, None]
+        if not EVEN:
+            live_low &= (at * 256 + 32 * j + i < num_inputs)[None, :]
+            live_high &= (at * 256 + 128 + 32 * j + i < num_inputs)[None, :]
+        x_MI = x_M[:, None] + at * 256 + 32 * j + i[None, :]
+        x_low = tl.load(x_MI, mask=live_low, other=0.0)
+        x_high = tl.load(x_MI + 128, mask=live_high, other=0.0)
+        place = of_block * 4 + j * num_rows
+        sum_NM = _add_int4(sum_NM, low, high, x_low, x_high, scale_N + place, zero_N + place, live_N, j, HAS_ZEROS)
+        if GATED:
+            place += half
+            up_NM = _add_int4(
+                up_NM, up_low, up_high, x_low, x_high, scale_N + place, zero_N + place, live_N, j, HAS_ZEROS
+            )
+    return sum_NM, up_NM
+
+
+@triton.jit
+def _fp8_block(
+    sum_NM, up_NM, x_M, word_N, scale_N, at, num_rows, half, live_M, live_N, num_inputs,
+    GATED: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    kind: tl.constexpr = x_M.dtype.element_ty
+    of_block = num_rows.to(tl.int64) * at
+    w, i = tl.arange(0, 32), tl.arange(0, 64)
+    word_NW = word_N[:, None] + of_block * 32 + w[None, :]
+    word = tl.load(word_NW, mask=live_N[:, None], other=0, eviction_policy="evict_first")
+    up_word = word
+    if GATED:
+        up_word = tl.load(word_NW + half * 32, mask=live_N[:, None], other=0, eviction_policy="evict_first")
+    part_NM, up_part_NM = tl.zeros_like(sum_NM), tl.zeros_like(up_NM)
+    for j in tl.static_range(2):
+        live_MI = live_M[:, None]
+        if not EVEN:
+            live_MI &= (at * 128 + 64 * j + i < num_inputs)[None, :]
+        x = tl.load(x_M[:, None] + at * 128 + 64 * j + i[None, :], mask=live_MI, other=0.0)
+        part_NM = tl.dot(_fp8(word, j, kind), x.T, part_NM)
+        if GATED:
+            up_part_NM = tl.dot(_fp8(up_word, j, kind), x.T, up_part_NM)
+    sum_NM += part_NM * tl.load(scale_N + of_block, mask=live_N, other=0.0)[:, None]
+    if GATED:
+        up_NM += up_part_NM * tl.load(scale_N + of_block + half, mask=live_N, other=0.0)[:, None]
+    return sum_NM, up_NM
 
 
 @triton.jit
 def add_block(
-    sum_NM,
-    up_NM,
-    x_MI,
-    word_NI,
-    scale_N,
-    zero_N,
-    at,
-    num_rows,
-    half,
-    live_M,
-    live_N,
-    num_inputs,
-    BITS: tl.constexpr,
-    GATED: tl.constexpr,
-    HAS_ZEROS: tl.constexpr,
-    EVEN: tl.constexpr,
-):
+    sum_NM, up_NM, x_M, word_N, scale_N, zero_N, at, num_rows, half, live_M, live_N, num_inputs,
+    BITS: tl.constexpr, GATED: tl.constexpr, HAS_ZEROS: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
     """Adds W x of one block of inputs to `sum_NM`, and to `up_NM` for the outputs that lie `half` further.
 
     Args:
-        x_MI: pointers to the first 32 inputs of each row.
-        word_NI, scale_N, zero_N: pointers to the tile's, in block 0.
+        x_M: pointers to the rows of x.
+        word_N, scale_N, zero_N: pointers to the tile's rows, in block 0.
         at: the block.
         num_rows: outputs of the whole weight.
     """
-    PAIRS: tl.constexpr = 16 // BITS
-    BLOCK: tl.constexpr = 1024 // BITS
-    SCALES: tl.constexpr = 4 if BITS == 4 else 1
-    i = tl.arange(0, 32)
-    of_block = num_rows.to(tl.int64) * at
-    word = tl.load(word_NI + of_block * 32, mask=live_N[:, None], other=0, eviction_policy="evict_first")
-    up_word = word
-    if GATED:
-        up_NI = word_NI + (of_block + half) * 32
-        up_word = tl.load(up_NI, mask=live_N[:, None], other=0, eviction_policy="evict_first")
-    part_NM, up_part_NM = sum_NM, up_NM
-    if BITS == 8:
-        part_NM, up_part_NM = tl.zeros_like(sum_NM), tl.zeros_like(up_NM)
-    for j in tl.static_range(PAIRS):
-        live_MI, high_MI = live_M[:, None], live_M[:, None]
-        if not EVEN:
-            live_MI &= (at * BLOCK + 32 * j + i < num_inputs)[None, :]
-            high_MI &= (at * BLOCK + BLOCK // 2 + 32 * j + i < num_inputs)[None, :]
-        x_low = tl.load(x_MI + at * BLOCK + 32 * j, mask=live_MI, other=0.0)
-        x_high = tl.load(x_MI + at * BLOCK + BLOCK // 2 + 32 * j, mask=high_MI, other=0.0)
-        place = of_block * SCALES + (j * num_rows if BITS == 4 else 0)
-        part_NM = _add_planes(part_NM, word, x_low, x_high, scale_N + place, zero_N + place, live_N, j, BITS, HAS_ZEROS)
-        if GATED:
-            up_at = place + half
-            up_part_NM = _add_planes(
-                up_part_NM, up_word, x_low, x_high, scale_N + up_at, zero_N + up_at, live_N, j, BITS, HAS_ZEROS
-            )
-    if BITS == 8:
-        part_NM = sum_NM + part_NM * tl.load(scale_N + of_block, mask=live_N, other=0.0)[:, None]
-        if GATED:
-            up_scale_N = tl.load(scale_N + of_block + half, mask=live_N, other=0.0)
-            up_part_NM = up_NM + up_part_NM * up_scale_N[:, None]
-    return part_NM, up_part_NM
+    if BITS == 4:
+        return _int4_block(
+            sum_NM, up_NM, x_M, word_N, scale_N, zero_N, at, num_rows, half, live_M, live_N, num_inputs, GATED,
+            HAS_ZEROS, EVEN,
+        )  # fmt: skip
+    else:
+        return _fp8_block(
+            sum_NM, up_NM, x_M, word_N, scale_N, at, num_rows, half, live_M, live_N, num_inputs, GATED, EVEN
+        )
 
 
 def layout(weight: PackedWeight, num_inputs: int) -> dict[str, Any]:
@@ -173,30 +185,30 @@ def _unpack(
     kind: tl.constexpr = out_ptr.dtype.element_ty
     PAIRS: tl.constexpr = 16 // BITS
     BLOCK: tl.constexpr = 1024 // BITS
-    SCALES: tl.constexpr = 4 if BITS == 4 else 1
+    WIDTH: tl.constexpr = 32 if BITS == 4 else 64
     at, one = tl.program_id(0), tl.program_id(2).to(tl.int64)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    i = tl.arange(0, 32)
+    k = tl.arange(0, WIDTH)
     live_N = n < num_outputs
     first = (one * num_blocks + at) * num_outputs
-    word = tl.load(word_ptr + (first + n[:, None]) * 32 + i[None, :], mask=live_N[:, None], other=0)
-    out_NI = out_ptr + (one * num_outputs + n[:, None]) * num_inputs + at * BLOCK + i[None, :]
+    word_N = word_ptr + (first + n) * 32
+    out_NK = out_ptr + (one * num_outputs + n[:, None]) * num_inputs + at * BLOCK + k[None, :]
     for j in tl.static_range(PAIRS):
-        place = first * SCALES + (j * num_outputs if BITS == 4 else 0) + n
+        place = first * (4 if BITS == 4 else 1) + (j * num_outputs if BITS == 4 else 0) + n
         scale = tl.load(scale_ptr + place, mask=live_N, other=0)
-        if BITS == 4:
-            zero = scale
-            if HAS_ZEROS:
-                zero = tl.load(zero_ptr + place, mask=live_N, other=0)
-            low, high = _int4_planes(word, scale, zero, j, HAS_ZEROS, kind)
-        else:
-            low, high = _fp8_planes(word, j, kind)
-            low = (low.to(tl.float32) * scale[:, None]).to(kind)
-            high = (high.to(tl.float32) * scale[:, None]).to(kind)
-        inside_I = at * BLOCK + 32 * j + i < num_inputs
-        tl.store(out_NI + 32 * j, low, mask=live_N[:, None] & inside_I[None, :])
-        inside_I = at * BLOCK + BLOCK // 2 + 32 * j + i < num_inputs
-        tl.store(out_NI + BLOCK // 2 + 32 * j, high, mask=live_N[:, None] & inside_I[None, :])
+        zero = scale
+        if HAS_ZEROS:
+            zero = tl.load(zero_ptr + place, mask=live_N, other=0)
+        for part in tl.static_range(2 if BITS == 4 else 1):
+            w = tl.arange(0, WIDTH // 2)
+            word = tl.load(word_N[:, None] + 16 * part + w[None, :], mask=live_N[:, None], other=0)
+            if BITS == 4:
+                numbers = _int4(word, scale, zero, j, part == 1, HAS_ZEROS, kind)
+            else:
+                numbers = (_fp8(word, j, kind).to(tl.float32) * scale[:, None]).to(kind)
+            begin = 128 * part + WIDTH * j
+            inside_K = at * BLOCK + begin + k < num_inputs
+            tl.store(out_NK + begin, numbers, mask=live_N[:, None] & inside_K[None, :])
 
 
 def unpack(weight: PackedWeight) -> Tensor:

@@ -21,7 +21,8 @@ from outpace.kernels.gpu.linear import FEW_ROWS, finish, tile_of
 from outpace.kernels.gpu.packed import add_block, layout
 from outpace.kernels.packed import PackedWeight
 
-_OUTPUTS = 64
+_OUTPUTS, _WARPS = 32, 2
+"""Of a tile. So small, its products are the tensor cores' synchronous ones, whatever the number of rows."""
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -50,18 +51,17 @@ def _multiply_packed(
 ):
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, BLOCK_M)
-    i = tl.arange(0, 32)
     split = tl.program_id(1)
     live_N, live_M = n < num_outputs, m < num_rows
-    word_NI = word_ptr + n[:, None] * 32 + i[None, :]
+    word_N = word_ptr + n * 32
     wait(PDL)
-    x_MI = x_ptr + m[:, None] * x_stride + i[None, :]
+    x_M = x_ptr + m * x_stride
     sum_NM = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     up_NM = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     end = tl.minimum((split + 1) * blocks_per_split, num_blocks)
     for at in tl.range(split * blocks_per_split, end, num_stages=STAGES):
         sum_NM, up_NM = add_block(
-            sum_NM, up_NM, x_MI, word_NI, scale_ptr + n, zero_ptr + n, at, num_outputs * (2 if GATED else 1),
+            sum_NM, up_NM, x_M, word_N, scale_ptr + n, zero_ptr + n, at, num_outputs * (2 if GATED else 1),
             num_outputs, live_M, live_N, num_inputs, BITS, GATED, HAS_ZEROS, EVEN,
         )  # fmt: skip
     launch_next(PDL)
@@ -87,7 +87,7 @@ def multiply_packed(
     rows_MK = x if x.dim() == 2 else x.flatten(0, -2)
     M, N = rows_MK.shape[0], weight.num_outputs // (2 if gated else 1)
     block_m = max(16, triton.next_power_of_2(M))
-    num_splits = min(blocks, tile_of(N, 16, gated, splits).splits)
+    num_splits = min(blocks, tile_of(N, 16, gated, splits, K).splits)
     per_split = -(-blocks // num_splits)
     num_splits = -(-blocks // per_split)
     shape, dtype = (*x.shape[:-1], N), x.dtype
@@ -100,6 +100,6 @@ def multiply_packed(
     _multiply_packed[(triton.cdiv(N, _OUTPUTS), num_splits)](
         rows_MK, weight.words, weight.scales, zeros, bias, out, M, N, K, blocks, per_split, rows_MK.stride(0),
         GATED=gated, HAS_BIAS=bias_N is not None, **layout(weight, K), BLOCK_M=block_m, BLOCK_N=_OUTPUTS,
-        STAGES=4 if block_m == 16 else 3, num_warps=4, **overlapped(x.device),
+        STAGES=4 if block_m == 16 else 3, num_warps=_WARPS, **overlapped(x.device),
     )  # fmt: skip
     return out
