@@ -31,6 +31,7 @@ from outpace.engine.results import Chunk, Result
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError, RequestError
 from outpace.models.drafter import Drafter
+from outpace.models.mixture import check_reuse
 from outpace.models.registry import LoadedTarget
 from outpace.models.source import locate
 from outpace.models.text.tokenizer import Tokenizer
@@ -145,7 +146,7 @@ class LLM:
                 f"max_context is {config.max_context}; the model was made for {limit} positions: lower it, or leave "
                 "it out"
             )
-        self._check_reuse(config.expert_reuse)
+        check_reuse(self.target.config.mixture, config.expert_reuse)
         max_context = config.max_context or limit
         k = config.k if self.drafter is not None else 0
         free = free_bytes(self.device) if self.ranks is None else self.ranks.free_bytes()
@@ -160,16 +161,6 @@ class LLM:
         given = {field: getattr(config, field) for field in EngineConfig.__dataclass_fields__}
         settled = {"max_context": max_context, "k": k, "num_pages": pages, "page_size": page_size}
         return ResolvedConfig(**given | settled | {"prefill_chunk": chunk})
-
-    def _check_reuse(self, num: int) -> None:
-        mixture = self.target.config.mixture
-        if num and mixture is None:
-            raise ConfigError(f"expert_reuse is {num}, but the model is no mixture of experts: leave it out")
-        if num and mixture is not None and num >= mixture.num_chosen:
-            raise ConfigError(
-                f"expert_reuse is {num}; of the {mixture.num_chosen} experts of a token at least one must be its own: "
-                f"0 … {mixture.num_chosen - 1}"
-            )
 
     def close(self) -> None:
         """Ends the processes of other ranks, after which it serves nothing; alone it has nothing to close."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outpace.distributed.group import ALONE, Group
+from outpace.errors import ConfigError
 from outpace.kernels.experts import NO_REUSE, Reuse, among_open
 from outpace.kernels.packed import PackedWeight
 from outpace.models.arch import MixtureConfig
@@ -196,3 +197,18 @@ class Mixture(nn.Module):
         left_out = torch.ones_like(best_TG, dtype=torch.bool).scatter(1, groups, False)
         ranked: Tensor = grouped.masked_fill(left_out[..., None], -torch.inf)
         return ranked.flatten(1)
+
+
+def check_reuse(config: MixtureConfig | None, num: int) -> None:
+    """Refuses to reuse so many experts of a drafted token: see `kernels.experts`.
+
+    Raises:
+        ConfigError: there are none, or none would be its own.
+    """
+    if num and config is None:
+        raise ConfigError(f"expert_reuse is {num}, but the model is no mixture of experts: leave it out")
+    if config is not None and num >= config.num_chosen:
+        raise ConfigError(
+            f"expert_reuse is {num}; of the {config.num_chosen} experts of a token at least one must be its own: "
+            f"0 … {config.num_chosen - 1}"
+        )
