@@ -2,12 +2,15 @@
 
     python benchmarks/mixture.py                                about 4 minutes and 80 GB on an H200
     python benchmarks/mixture.py --layers 6 --rounds 2          a part of the model, for trying out
+    python benchmarks/mixture.py --shape deepseek-v3-tp8        a rank of DeepSeek-V3 in FP8, 95 GB
+    python benchmarks/mixture.py --expert-reuse 4               with experts shared by drafted tokens, which is lossy
     python benchmarks/mixture.py --shape tiny --layers 3 --device cpu --dtype bfloat16 --rounds 1 --count 1
 
 Weights are random, in INT4 where the checkpoint's are; experts are drawn for every forward (`lab/mixture_rank.py`), and
 those that were touched are counted on the device. A forward reads far more than the caches hold, so none is warm. The
 limit of a forward is its bytes over the copy rate of the same run. Parts are all layers' calls of that part, as a graph
-of their own. The extrapolation to all ranks adds two sums a layer at a stated cost: it is arithmetic, no measurement.
+of their own; what they leave of the whole forward is its rest: embedding, gaps between launches, less what overlaps.
+The extrapolation to all ranks adds two sums a layer at a stated cost: it is arithmetic, no measurement.
 Prints one JSON line.
 """
 
@@ -22,10 +25,11 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.attention import PagedAttend
+from outpace.kernels.experts import Reuse
 from outpace.kernels.kv import slots_of
 from outpace.lab import bench_line
 from outpace.lab.decoding import noise_pair
-from outpace.lab.mixture_parts import parts_of, time_by_kernel
+from outpace.lab.mixture_parts import experts_of, parts_of, time_by_kernel
 from outpace.lab.mixture_rank import RANKS, Drawn
 from outpace.lab.rates import measure_rates
 from outpace.lab.replay import Timed
@@ -42,6 +46,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=1024, metavar="N", help="tokens (default 1024)")
     parser.add_argument("--experts-of", type=bench_line.ints, default=(1, 2, 3, 4, 8, 16, 32, 64), metavar="N,…",
                         help="tokens for which the experts are timed alone (default 1,2,3,4,8,16,32,64)")  # fmt: skip
+    parser.add_argument("--expert-reuse", type=int, default=0, metavar="N",
+                        help="experts of a drafted token that are taken from open ones: lossy (default 0)")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=8, metavar="N", help="passes over all variants (default 8)")
     parser.add_argument("--count", type=int, default=8, metavar="N", help="forwards of a variant a round (default 8)")
     parser.add_argument("--sum-us", type=bench_line.floats, default=(8.0, 15.0, 25.0), metavar="X,…",
@@ -58,13 +64,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     device, dtype = bench_line.place(args)
     rates = measure_rates(device)
     bench_line.say(f"rates: {rates.as_dict()}; making the model")
-    drawn = Drawn.make(RANKS[args.shape](args.layers), max(*args.experts_of, max(args.k) + 1), dtype, device)
-    forwards = {k: Forward(drawn, k + 1, args.context) for k in (0, *args.k)}
+    make_config, form = RANKS[args.shape]
+    drawn = Drawn.make(make_config(args.layers), form, max(*args.experts_of, max(args.k) + 1), dtype, device)
+    forwards = {k: Forward(drawn, k + 1, args.context, args.expert_reuse) for k in (0, *args.k)}
     variants = [(k, how) for k in forwards for how in (("graph", "eager") if device.type == "cuda" else ("eager",))]
     timed = {}
     for k, how in variants:
         bench_line.say(f"preparing k = {k}, {how}")
-        timed[k, how] = Timed(forwards[k].run, device, graph=how == "graph", between=drawn.draw)
+        timed[k, how] = Timed(forwards[k].run, device, graph=how == "graph", between=forwards[k].draw)
     touched: dict[int, list[float]] = {k: [] for k in forwards}
 
     def measure(variant: tuple[int, str]) -> float:
@@ -83,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         bench_line.say("experts alone")
         experts = [_experts(drawn, tokens, args, rates.copy_bytes_s) for tokens in args.experts_of]
         bench_line.say("parts")
-        parts = {k: _parts(drawn, forwards[k], device, args) for k in sorted({0, 2 if 2 in args.k else args.k[0]})}
+        shown = [cell for cell in cells if cell["k"] in (0, 2 if 2 in args.k else args.k[0])]
+        parts = {cell["k"]: _parts(drawn, forwards[cell["k"]], cell, args, rates.copy_bytes_s) for cell in shown}
         kernels = {k: time_by_kernel(forwards[k].run, device) for k in parts}
     line.print(
         rates=rates.as_dict(),
@@ -92,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         expert_bytes=drawn.expert_bytes,
         cells=cells,
         experts_alone=experts,
-        parts_ms=parts,
+        parts=parts,
         kernels_eager=kernels,
         extrapolation=_extrapolate(cells, args),
     )
@@ -101,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 class Forward:
     """The target over so many tokens of one row, and the best token at each place."""
 
-    def __init__(self, drawn: Drawn, num_tokens: int, context: int) -> None:
+    def __init__(self, drawn: Drawn, num_tokens: int, context: int, expert_reuse: int) -> None:
+        self.reuse = Reuse(expert_reuse, num_tokens)
         self.drawn, self.num_tokens = drawn, num_tokens
         config, device = drawn.model.config, drawn.experts_LTC.device
         self._pair = noise_pair(drawn.model, None, num_rows=1, max_context=context + num_tokens)
@@ -119,8 +128,11 @@ class Forward:
         windows = self.drawn.model.config.windows
         return PagedAttend(self._pair.cache, self.table_BP, self.start_B, self.slots_BS, windows)
 
+    def draw(self) -> None:
+        self.drawn.draw(self.reuse)
+
     def run(self) -> Tensor:
-        hidden_BSH, _ = self.drawn.model(self.tokens_BS, self.positions_BS, self.attend())
+        hidden_BSH, _ = self.drawn.model(self.tokens_BS, self.positions_BS, self.attend(), expert_reuse=self.reuse.num)
         return self.drawn.model.logits(hidden_BSH).argmax(-1)
 
     def num_bytes(self, touched: float) -> float:
@@ -156,8 +168,7 @@ def _cell(
 def _experts(drawn: Drawn, num_tokens: int, args: argparse.Namespace, copy_bytes_s: float) -> dict[str, Any]:
     """The experts of all layers one after another, grouping included: bytes of those touched over the time."""
     device = drawn.experts_LTC.device
-    run = parts_of(drawn, None, num_tokens)["experts"]
-    timed = Timed(run, device, graph=device.type == "cuda", between=drawn.draw)
+    timed = Timed(experts_of(drawn, num_tokens).run, device, graph=device.type == "cuda", between=drawn.draw)
     seconds, counts = [], []
     for _ in range(args.rounds * args.count):
         seconds.append(timed.once())
@@ -174,12 +185,22 @@ def _experts(drawn: Drawn, num_tokens: int, args: argparse.Namespace, copy_bytes
     }
 
 
-def _parts(drawn: Drawn, forward: Forward, device: torch.device, args: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds of each part over all layers."""
-    found = {}
-    for name, run in parts_of(drawn, forward.attend, forward.num_tokens, forward.positions_BS).items():
-        timed = Timed(run, device, graph=device.type == "cuda", between=drawn.draw)
-        found[name] = round(1e3 * median(timed.once() for _ in range(args.rounds * args.count)), 4)
+def _parts(
+    drawn: Drawn, forward: Forward, cell: dict[str, Any], args: argparse.Namespace, copy_bytes_s: float
+) -> dict[str, Any]:
+    """Each part over all layers beside the limit of its bytes; those that stack, and the rest, are the forward."""
+    device = drawn.experts_LTC.device
+    graph = device.type == "cuda"
+    found: dict[str, Any] = {}
+    left_ms = cell["graph" if graph else "eager"]["ms"]["median"]
+    for name, part in parts_of(drawn, forward.attend, forward.num_tokens, forward.positions_BS).items():
+        timed = Timed(part.run, device, graph=graph, between=forward.draw)
+        ms = 1e3 * median(timed.once() for _ in range(args.rounds * args.count))
+        touched = cell["experts_touched_a_layer"] * len(drawn.experts_LTC) if name == "experts" else 0.0
+        num_bytes = part.num_bytes + touched * drawn.expert_bytes + (forward.kv_bytes if name == "attention" else 0)
+        found[name] = {"ms": round(ms, 4), "limit_ms": round(1e3 * num_bytes / copy_bytes_s, 4), "stacks": part.stacks}
+        left_ms -= ms if part.stacks else 0.0
+    found["rest"] = {"ms": round(left_ms, 4), "limit_ms": 0.0, "stacks": True}
     return found
 
 

@@ -15,6 +15,7 @@ from outpace.errors import ConfigError, RequestError
 from outpace.grammar import Grammar
 
 MAX_K = 15
+MAX_EXPERT_REUSE = 1024
 """Longest draft chain: verify then feeds 16 tokens a row, one tile."""
 
 MAX_SEED = 2**63 - 1
@@ -72,6 +73,9 @@ class EngineConfig:
     weights: Literal["auto", "packed", "unpacked"] = "auto"
     """Of a quantised checkpoint: "auto" keeps in memory as they are those that a kernel of this device takes, "packed"
     insists on it, "unpacked" brings all to the model's dtype as they are loaded. What came of it is in the notes."""
+    expert_reuse: int = 0
+    """LOSSY: answers are no longer plain decoding's. Of the experts of each drafted token of a mixture, so many, its
+    least, are taken from those that tokens verified beside it read anyway, so that a verify reads fewer. 0 is exact."""
     prefix_reuse: bool = True
     """Keep finished requests' pages and reuse them for prompts that begin alike."""
     tensor_parallel: int = 1
@@ -90,6 +94,7 @@ class EngineConfig:
             "prefill_chunk": (1, 1 << 20),
             "max_context": (2, MAX_TOKENS),
             "num_pages": (2, 1 << 28),
+            "expert_reuse": (0, MAX_EXPERT_REUSE),
             "tensor_parallel": (1, MAX_RANKS),
         }
         check_integers(self, ConfigError, limits)

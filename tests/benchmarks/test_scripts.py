@@ -218,6 +218,13 @@ def test_help_shows_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str])
     assert f"python benchmarks/{name}.py" in capsys.readouterr().out
 
 
+def test_expert_reuse(run: Run) -> None:
+    exact, lossy = run("expert_reuse", "--device", "cpu", "--reuse", "0,6", "--count", "2")["cells"]
+    assert exact["same_choice"] == 1.0 and exact["divergence"] == 0.0
+    assert lossy["divergence"] > 0.0 and lossy["experts_a_layer"] < exact["experts_a_layer"]
+    assert lossy["first_token_moves"] < 1e-6
+
+
 def test_mixture(run: Run) -> None:
     flags = ["--shape", "tiny", "--layers", "3", "--device", "cpu", "--dtype", "bfloat16", "--context", "64"]
     line = run("mixture", *flags, "--k", "1,2", "--rounds", "2", "--count", "1", "--experts-of", "1,4")
@@ -234,7 +241,12 @@ def test_mixture(run: Run) -> None:
         assert cell["graph"] is None and cell["eager"]["ms"]["median"] > 0
     alone, four = line["experts_alone"]
     assert alone["experts_touched"] == 3.0 and 3.0 < four["experts_touched"] <= 12.0
-    assert {"experts", "attention", "routers", "head"} <= set(line["parts_ms"]["0"])
+    parts = line["parts"]["0"]
+    assert {"experts", "attention", "routers", "head", "rest"} <= set(parts)
+    stacked = sum(part["ms"] for part in parts.values() if part["stacks"])
+    assert stacked == pytest.approx(line["cells"][0]["eager"]["ms"]["median"], abs=1e-2)
+    limits_ms = sum(part["limit_ms"] for part in parts.values() if part["stacks"])
+    assert 0.95 < limits_ms / line["cells"][0]["limit_ms"] < 1.01, "only the last norm is in no part"
     row = line["extrapolation"]["rows"][0]
     sums_ms = 2 * 3 * row["sum_us"] / 1e3
     plain_ms, verify_ms = (line["cells"][k]["eager"]["ms"]["median"] + sums_ms for k in (0, 1))

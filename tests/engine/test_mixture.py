@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from models.drafters import make_drafter
 from outpace import SamplingParams
 from outpace.engine import calibrate
 from outpace.engine.memory import bytes_per_page
+from outpace.errors import ConfigError
 from outpace.models.arch import LatentConfig, MixtureConfig
 from outpace.models.drafters.checkpoint import load_drafter
 from outpace.models.mixture import Mixture
@@ -113,9 +115,9 @@ def test_the_experts_that_a_cycle_touched_are_counted(make: object, k: int) -> N
     def watched(mixture: Mixture) -> object:
         choose = mixture.choose
 
-        def choosing(x_TH: Tensor) -> tuple[Tensor, Tensor]:
-            routed[mixture] = choose(x_TH)[0]
-            return choose(x_TH)
+        def choosing(x_TH: Tensor, *reuse: Any) -> tuple[Tensor, Tensor]:
+            routed[mixture] = choose(x_TH, *reuse)[0]
+            return choose(x_TH, *reuse)
 
         return choosing
 
@@ -152,3 +154,25 @@ def test_calibration_tells_what_an_expert_costs() -> None:
     assert min(apart) > 6
     llm.generate(prompts(2, seed=74), SamplingParams(max_tokens=12))
     assert llm.describe()["control"]["experts"]["touched_last"] >= 6
+
+
+@pytest.mark.parametrize("make", [qwen3_moe, deepseek_v3])
+def test_reused_experts_are_said_to_be_lossy(make: object) -> None:
+    """Plain decoding stays exact; a drafter that is always right is no longer, since verifying computes otherwise."""
+    target: LoadedTarget = make()  # type: ignore[operator]
+    batch, params = prompts(4, seed=70), SamplingParams(max_tokens=20)
+    plain = engine(target).generate(batch, params)
+    assert not any(result.stats.lossy for result in plain)
+    assert answers(engine(target, expert_reuse=1).generate(batch, params)) == answers(plain)
+    llm = engine(target, OracleDrafter(whole(plain), accuracy=1.0), k=4, expert_reuse=1)
+    found = llm.generate(batch, params)
+    assert all(result.stats.lossy and result.stats.as_dict()["lossy"] for result in found)
+    assert answers(found) != answers(plain)
+    assert llm.describe()["lossless"] is False and engine(target).describe()["lossless"] is True
+
+
+def test_expert_reuse_is_refused_where_it_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="expert_reuse is 1, but the model is no mixture"):
+        engine(tiny_target(seed=3), expert_reuse=1)
+    with pytest.raises(ConfigError, match=r"expert_reuse is 2; of the 2 experts .* 0 … 1"):
+        engine(qwen3_moe(), expert_reuse=2)

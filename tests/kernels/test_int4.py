@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.kernels.int4 import Grouped, Int4
+from outpace.kernels.int4 import Int4
+from outpace.kernels.packed import Grouped
 
 
 def grouped(rows: int, inputs: int, group: int, *, zeros: bool, dtype: torch.dtype = torch.bfloat16) -> Grouped:
@@ -40,13 +41,15 @@ def test_the_round_trip_is_exact(rows: int, inputs: int, group: int, zeros: bool
     assert torch.equal(held[1].unpacked(), plain(weight))
 
 
-def test_a_word_holds_one_input_of_every_plane() -> None:
-    numbers = (torch.arange(512, dtype=torch.int32) // 32 % 16).expand(2, -1)
+def test_a_word_holds_two_inputs_of_four_planes() -> None:
+    """Of the first 128 inputs the first 16 words; numbers here are the plane, plus 8 for the second of two inputs."""
+    inputs = torch.arange(512)
+    numbers = (inputs // 32 % 8 + 8 * (inputs % 2)).int().expand(2, -1)
     held = Int4.empty(outputs=2, inputs=512, has_zeros=False, dtype=torch.bfloat16, device="cpu")
     held.fill(Grouped(numbers, torch.ones(2, 16, dtype=torch.bfloat16), None, 32))
     assert held.words.shape == (2, 2, 32)
-    assert (held.words[0] == 0x76543210).all()
-    assert (held.words[1] == 0xFEDCBA98 - 2**32).all()
+    assert (held.words[..., :16] == 0xBA983210 - 2**32).all()
+    assert (held.words[..., 16:] == 0xFEDC7654 - 2**32).all()
 
 
 def test_rows_are_filled_apart() -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.lab.limits import Limits, limits_of
+from outpace.lab.limits import Limits, limits_of, target_reads, touched
+from outpace.lab.mixture_rank import RANKS, Drawn, packing_of
+from outpace.lab.part_limits import verify_parts
 from outpace.lab.rates import Rates, copy_rate, matrix_rate, seconds_of
 from outpace.lab.shapes import SHAPES
 from outpace.models.fresh import fresh_wiring
@@ -62,3 +64,36 @@ def test_rates_are_measured() -> None:
     calls: list[int] = []
     assert seconds_of(lambda: calls.append(1), device) > 0.0
     assert len(calls) == 12, "two to warm up, ten timed"
+
+
+@pytest.mark.parametrize("shape", ["tiny", "tiny-fp8"])
+def test_a_mixture_with_latent_attention_is_what_lies_in_memory(shape: str) -> None:
+    """Every weight but routed experts and embeddings, counted in the model itself; packed as it lies."""
+    make, form = RANKS[shape]
+    config = make(3)
+    packing = packing_of(config, form)
+    drawn = Drawn.make(config, form, 1, torch.bfloat16, torch.device("meta"))
+    mixture, reads = config.mixture, target_reads(config, 2, packing)
+    assert mixture is not None
+    wider = 2 * 2 * mixture.num_experts * config.hidden_size  # routers are float32 where there is no GPU
+    assert reads.weights == drawn.other_bytes - wider
+    assert reads.expert == 2 * drawn.expert_bytes
+    assert reads.kv_per_token == 3 * 2 * (16 + 8)
+    assert touched(mixture, 1) == pytest.approx(mixture.num_chosen)
+    row = 2 * 3 * reads.embedding_row
+    parts = verify_parts(config, 2, 2, 3, 100, packing)
+    assert sum(part.num_bytes for part in parts.values()) + row == pytest.approx(reads.num_bytes(2, 3, 100), abs=1)
+    assert sum(part.flops for part in parts.values()) == 6 * (reads.flops_per_token + 100 * reads.flops_per_pair)
+
+
+def test_a_rank_of_kimi_by_hand() -> None:
+    """Experts of 3 * 7168 * 256 weights at 4 bits and a 16-bit scale a 32; 576 elements a token and layer cached."""
+    config = RANKS["kimi-k2.5-tp8"][0](61)
+    reads = target_reads(config, 2, packing_of(config, "int4"))
+    assert reads.expert == 60 * 3 * 7168 * 256 * 9 // 16
+    assert reads.kv_per_token == 61 * 2 * 576
+    heads, hidden = 8, 7168
+    attention = hidden * (1536 + 576) + 1536 * heads * 192 + 512 * heads * 256 + heads * 128 * hidden
+    mixed = 384 * hidden + 3 * 256 * hidden
+    norms = 61 * (2 * hidden + 1536 + 512) + hidden
+    assert reads.weights == 2 * (61 * attention + 60 * mixed + 3 * 2304 * hidden + 20480 * hidden + norms)

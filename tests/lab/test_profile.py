@@ -17,8 +17,8 @@ from engine.tiny import engine, tiny_config, tiny_drafter, tiny_target
 from lab.traces import Trace
 from outpace import LLM, ConfigError, EngineError, SamplingParams
 from outpace.engine.frames import Frames
-from outpace.lab.limits import target_reads
-from outpace.lab.part_limits import Least, cycle_parts, touched, verify_parts
+from outpace.lab.limits import target_reads, touched
+from outpace.lab.part_limits import Least, cycle_parts, verify_parts
 from outpace.lab.profile import contenders, run
 from outpace.lab.profile.clock import cycle_times, decode
 from outpace.lab.profile.contenders import Seen

@@ -281,3 +281,11 @@ def test_threads_do_not_share_anything() -> None:
     for thread in threads:
         thread.join()
     assert all(texts[n] == template.render([{"role": "user", "content": str(n)}] * 50) for n in range(8))
+
+
+@pytest.mark.parametrize("kind", ["image", "image_url", "video_url", "input_audio"])
+def test_what_is_no_text_is_refused_by_name(kind: str) -> None:
+    """Kimi-K2.5's template would write where an image stands."""
+    parts = [{"type": "text", "text": "What is this?"}, {"type": kind, kind: "data:,"}]
+    with pytest.raises(RequestError, match=rf"messages\[0\]\.content\[1\] is of type '{kind}'.* text alone"):
+        ChatTemplate("{{ messages }}", {}).render([{"role": "user", "content": parts}])

@@ -24,6 +24,7 @@ from outpace.models.hf import unpack
 from outpace.models.hf.config import read_target
 from outpace.models.hf.quantised import read_scheme
 from outpace.models.hf.wrapped import read_tensors
+from outpace.models.layers import Linear
 from outpace.models.mixture import Mixture
 from outpace.models.packed import Packing, plan
 from outpace.models.registry import LoadedTarget, load_target
@@ -35,6 +36,7 @@ GROUPED = {
     **INT4,
     "config_groups": {"g": {"weights": INT4["config_groups"]["group_0"]["weights"] | {"group_size": 32}}},
 }
+FP8_128 = FP8 | {"weight_block_size": [128, 128]}
 SIZES = {
     "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64, "kv_lora_rank": 32, "q_lora_rank": 32,
     "qk_nope_head_dim": 8, "v_head_dim": 8, "n_routed_experts": 6, "n_group": 1, "topk_group": 1,
@@ -61,7 +63,7 @@ def test_packed_experts_give_the_same_logits(size: int, tmp_path: Path) -> None:
     tokens_BS, positions_BS = torch.randint(0, 131, (2, 9)), torch.arange(9).expand(2, -1)
     packing, said = packing_of(tmp_path)
     assert packing is not None and packing.layers == {1, 2, 3}
-    assert said is not None and "experts of 3 layers and 12 other products stay packed" in said
+    assert said is not None and "experts of 3 layers and 20 other products stay packed" in said
     config = read_target(tmp_path)[0]
 
     def run(group: Group) -> tuple[Tensor, Tensor, bool]:
@@ -79,6 +81,40 @@ def test_packed_experts_give_the_same_logits(size: int, tmp_path: Path) -> None:
         assert not held_after
 
 
+def fp8_checkpoint(directory: Path) -> None:
+    """DeepSeek-V3's architecture, in bf16, all products in FP8 as DeepSeek packs them; turned dimensions in pairs."""
+    sizes = SIZES | {"hidden_size": 128, "intermediate_size": 256, "moe_intermediate_size": 256, "v_head_dim": 64}
+    make_checkpoint(directory, "deepseek_v3", dtype=HALF, **sizes)
+    quantise(directory, FP8_128, lambda weight: pack_fp8(weight, 128, 128))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_fp8_gives_the_same_logits(size: int, tmp_path: Path) -> None:
+    fp8_checkpoint(tmp_path)
+    tokens_BS, positions_BS = torch.randint(0, 131, (2, 9)), torch.arange(9).expand(2, -1)
+    config = read_target(tmp_path)[0]
+    packing, said = packing_of(tmp_path)
+    assert packing is not None and packing.form == "fp8" and packing.layers == {1, 2, 3}
+    assert {path for layer, path in packing.products if layer == 1} == {
+        "attention.down", "attention.q_up", "attention.output", "mlp.shared.gate_up", "mlp.shared.down",
+    }  # fmt: skip
+    assert said is not None and "FP8 weights in blocks of 128 x 128: the experts of 3 layers" in said
+
+    def run(group: Group) -> list[Tensor]:
+        logits = []
+        for kept in (packing_of(tmp_path, group=group)[0], None):
+            target = Target(config, group=group, dtype=HALF, packing=kept)
+            target.load(read_tensors(tmp_path))
+            held = [module.held for module in target.modules() if isinstance(module, Linear)]
+            assert any(held) is (kept is not None)
+            hidden_BSH, _ = target(tokens_BS, positions_BS, DenseAttend(target.config.windows))
+            logits.append(target.logits(hidden_BSH))
+        return logits
+
+    for packed, unpacked in on_ranks(size, run):
+        assert torch.equal(packed, unpacked)
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_packed_products_give_the_same_logits(size: int, tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "llama", dtype=HALF, hidden_size=128, intermediate_size=192)
@@ -94,7 +130,7 @@ def test_packed_products_give_the_same_logits(size: int, tmp_path: Path) -> None
         for kept in (packing_of(tmp_path, group=group)[0], None):
             target = Target(config, group=group, dtype=HALF, packing=kept)
             target.load(read_tensors(tmp_path))
-            assert all((layer.mlp.down.int4 is None) is (kept is None) for layer in target.layers)
+            assert all((layer.mlp.down.held is None) is (kept is None) for layer in target.layers)
             hidden_BSH, _ = target(tokens_BS, positions_BS, DenseAttend(target.config.windows))
             logits.append(target.logits(hidden_BSH))
         return logits
@@ -144,7 +180,7 @@ def test_other_checkpoints_are_unpacked(tmp_path: Path) -> None:
         packing_of(tmp_path / "plain", weights="packed")
     make_checkpoint(tmp_path / "fp8", "deepseek_v3", **SIZES)
     quantise(tmp_path / "fp8", FP8, pack_fp8)
-    assert "no kernel for this layout" in str(packing_of(tmp_path / "fp8")[1])
+    assert "its blocks are of 32 inputs; the kernels take multiples of 128" in str(packing_of(tmp_path / "fp8")[1])
     make_checkpoint(tmp_path / "dense", "llama", hidden_size=64, intermediate_size=96)
     quantise(tmp_path / "dense", INT4, lambda weight: pack_int4(weight, 16))
     assert "groups are of 16 inputs" in str(packing_of(tmp_path / "dense")[1])
@@ -226,8 +262,8 @@ def test_a_part_is_the_part_of_the_whole(
     window = unpack.Window(slice(*rows), slice(*columns), (48, 192), torch.device("cpu"))
     part = scheme.part(parts, window)
     held = Int4.empty(
-        outputs=rows[1] - rows[0], inputs=columns[1] - columns[0], has_zeros=scheme.has_zeros, dtype=torch.float16,
-        device="cpu",
+        outputs=rows[1] - rows[0], inputs=columns[1] - columns[0], has_zeros=scheme.form == "int4_zeros",
+        dtype=torch.float16, device="cpu",
     )  # fmt: skip
     held.fill(part)
     assert torch.equal(held.unpacked(), scheme.make(parts)[slice(*rows), slice(*columns)])
@@ -260,7 +296,7 @@ def test_summands_by_kernels_are_the_layer(packed: bool) -> None:
         num_experts=12, num_chosen=3, intermediate_size=32, normalizes=True, layers=(True,), scoring="sigmoid",
         corrects=True, scale=2.5, shared_size=32, routes_in_float32=True,
     )  # fmt: skip
-    kept = Packing(frozenset({0}), has_zeros=False) if packed else None
+    kept = Packing(frozenset({0}), "int4") if packed else None
     layer = Mixture(128, config, packing=kept, dtype=DTYPES[1], device=DEVICE)
     with torch.inference_mode():
         for parameter in layer.parameters():

@@ -67,8 +67,7 @@ def pack_int4(weight: Tensor, group: int) -> dict[str, Tensor]:
     return {"weight_packed": words, "weight_scale": scale, "weight_shape": torch.tensor(weight.shape)}
 
 
-def pack_fp8(weight: Tensor) -> dict[str, Tensor]:
-    rows, columns = FP8["weight_block_size"]
+def pack_fp8(weight: Tensor, rows: int = 16, columns: int = 32) -> dict[str, Tensor]:
     scale = 0.4 * torch.rand(-(-weight.shape[0] // rows), -(-weight.shape[1] // columns)) + 0.3
     return {"weight": weight.to(torch.float8_e4m3fn), "weight_scale_inv": scale}
 

@@ -17,6 +17,8 @@ def line(llm: LLM, timing: Timing, stats: RequestStats) -> str:
         parts.append("plain decoding")
     if stats.simulated:
         parts.append("SIMULATED acceptance: only the speed means anything")
+    if stats.lossy:
+        parts.append("LOSSY expert reuse: not plain decoding's answer")
     return " · ".join(parts)
 
 

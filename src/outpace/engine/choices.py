@@ -46,8 +46,10 @@ def _products(target: Target, drafter: Drafter | None) -> str:
     packed = [module.packed is not None for model in models for module in model.modules() if isinstance(module, Linear)]
     if target.embed.weight.is_cuda:
         products = [module for module in target.modules() if isinstance(module, Linear)]
-        held = sum(module.int4 is not None for module in products)
-        kinds = f"; {held} of {len(products)} in INT4, unpacked in registers, or before cuBLAS" if held else ""
+        held = [module.held.name for module in products if module.held is not None]
+        kinds = (
+            f"; {len(held)} of {len(products)} in {held[0]}, unpacked in registers, or before cuBLAS" if held else ""
+        )
         return f"Triton for few rows of tokens, cuBLAS beyond{kinds}"
     name = str(target.embed.weight.dtype).removeprefix("torch.")
     if all(packed):
@@ -66,7 +68,7 @@ def _mixture(target: Target) -> str | None:
     if found is None:
         return None
     why = found.why_not_fused
-    held = "" if found.packed is None else "INT4, packed in memory: "
+    held = "" if found.packed is None else f"{found.packed.down.name}, packed in memory: "
     rest = "unpacked one at a time for many" if found.packed is not None else "PyTorch expert by expert for many"
     return (
         f"{held}Triton for few tokens, each chosen expert read once; {rest}"

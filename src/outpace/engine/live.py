@@ -39,7 +39,9 @@ class LiveAnswer:
         self._engine = engine
         self._params = params
         self._answer = Answer(tokenizer, params, kept)
-        self._stats = RequestStats.none(simulated=bool(engine.config.simulate_acceptance))
+        self._stats = RequestStats.none(
+            simulated=bool(engine.config.simulate_acceptance), lossy=engine.config.expert_reuse > 0
+        )
         self._request_id: int | None = None
 
     def begin(self) -> None:
@@ -59,7 +61,8 @@ class LiveAnswer:
         if update.failure is not None:
             raise RequestError(update.failure)
         piece = self._answer.push(update.token_ids, update.finish_reason, closed=update.closed)
-        stats = RequestStats.of(update.counts, update.num_reused, simulated=self._stats.simulated)
+        so_far = self._stats
+        stats = RequestStats.of(update.counts, update.num_reused, simulated=so_far.simulated, lossy=so_far.lossy)
         if num_cut := len(update.token_ids) - piece.num_tokens:
             stats = stats.cut(num_cut, self._stats)
         self._stats = stats

@@ -122,6 +122,7 @@ class LLM:
             num_pages=self.config.num_pages,
             page_size=self.config.page_size,
             dtype=self.dtype,
+            expert_reuse=self.config.expert_reuse,
         )
         runner = None if self.ranks is None else self.ranks.runner(pair, self.config)
         self.engine = Engine(pair, self.config, runner=runner, tokenizer=target.tokenizer)
@@ -233,6 +234,7 @@ class LLM:
             "engine": asdict(self.config),
             "control": self.engine.control.describe(),
             "graphs": self.engine.runner.describe() | {"at_start": self.engine.warmed_up},
+            "lossless": self.engine.config.expert_reuse == 0,
             "kernels": choices.kernels(self.target.model, self.drafter),
             "parallel": choices.parallel() if self.ranks is None else self.ranks.describe(),
             "kv_bytes": self.config.num_pages

@@ -19,6 +19,7 @@ from outpace.engine.memory import bytes_per_page, check_pages, num_pages
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError
 from outpace.models.drafter import Drafter
+from outpace.models.mixture import check_reuse
 from outpace.models.source import Source, locate
 from outpace.models.target import Target
 
@@ -84,6 +85,7 @@ def settle(config: EngineConfig, target: Target, drafter: Drafter | None, free: 
         raise ConfigError(
             f"max_context is {config.max_context}; the model was made for {limit} positions: lower it, or leave it out"
         )
+    check_reuse(target.config.mixture, config.expert_reuse)
     max_context = config.max_context or limit
     page_size = config.page_size or default_page_size(device)
     page_bytes = bytes_per_page(target, drafter, page_size, dtype)

@@ -27,9 +27,11 @@ class RequestStats:
     """Tokens whose prefill a cached prefix saved."""
     simulated: bool = False
     """Acceptance was simulated: the answer is worth nothing but its speed."""
+    lossy: bool = False
+    """Drafted tokens shared experts (`EngineConfig.expert_reuse`): the answer need not be plain decoding's."""
 
     @classmethod
-    def of(cls, counts: Counts, num_reused: int, *, simulated: bool) -> RequestStats:
+    def of(cls, counts: Counts, num_reused: int, *, simulated: bool, lossy: bool = False) -> RequestStats:
         return cls(
             cycles=counts.cycles,
             emitted=counts.emitted,
@@ -37,12 +39,13 @@ class RequestStats:
             accepted_at=tuple(counts.accepted_at),
             reused=num_reused,
             simulated=simulated,
+            lossy=lossy,
         )
 
     @classmethod
-    def none(cls, *, simulated: bool) -> RequestStats:
+    def none(cls, *, simulated: bool, lossy: bool = False) -> RequestStats:
         """Before anything ran."""
-        return cls(cycles=0, emitted=0, drafted_at=(), accepted_at=(), reused=0, simulated=simulated)
+        return cls.of(Counts(), 0, simulated=simulated, lossy=lossy)
 
     def cut(self, num_tokens: int, before: RequestStats) -> RequestStats:
         """Without the last tokens, which lay behind a stop string: as `Counts` would have counted a stop token there.
@@ -75,6 +78,7 @@ class RequestStats:
             accepted_at=tuple(map(sum, zip_longest(*(s.accepted_at for s in listed), fillvalue=0))),
             reused=sum(s.reused for s in listed),
             simulated=any(s.simulated for s in listed),
+            lossy=any(s.lossy for s in listed),
         )
 
     @property

@@ -142,36 +142,40 @@ class PagedAttend:
             layer, turn_and_store(qkv_BSND, rotary, norms, self._slots_BS, keys_NHD, values_NHD)
         ).flatten(2)
 
-    def from_latent(
+    def store_latents(
+        self, layer: int, down: Tensor, rotary: tuple[Tensor, Tensor], q_weight: Tensor | None, kv_weight: Tensor,
+        eps: float,
+    ) -> Tensor | None:  # fmt: skip
+        """On a GPU, stores one layer's latents and gives the queries' own, as `gpu.latents.store_latents`."""
+        from outpace.kernels.gpu.latents import store_latents
+
+        cache_NE = self._cache.keys_LNHD[layer, :, 0]
+        return store_latents(down, rotary, q_weight, kv_weight, eps, self._slots_BS, cache_NE)
+
+    def over_latents(
         self,
         layer: int,
         absorbed_BSNR: Tensor,
         turned_BSND: Tensor,
-        down_BSE: Tensor,
         rotary: tuple[Tensor, Tensor],
-        norm: tuple[Tensor, float],
         scale: float,
     ) -> Tensor:
-        """On a GPU, one layer's latent attention output [B, S, N, R]: the latents' norm, turning, writing included.
+        """On a GPU, one layer's latent attention output [B, S, N, R]; the new tokens' latents are stored already.
 
         Args:
             layer: which.
             absorbed_BSNR: queries in the latents' space, contiguous.
             turned_BSND: their part that is still to be turned.
-            down_BSE: latents before their norm, and the key's part before it is turned; contiguous.
             rotary: cos and sin of the tokens.
-            norm: the latents' norm's weight and epsilon.
             scale: of the scores.
         """
-        from outpace.kernels.gpu.latent import latent_attention, store_latent
+        from outpace.kernels.gpu.latent import latent_attention
 
-        cache_NE = self._cache.keys_LNHD[layer, :, 0]
-        store_latent(down_BSE, rotary, norm, self._slots_BS, cache_NE)
         return latent_attention(
             absorbed_BSNR,
             turned_BSND,
             rotary,
-            cache_NE,
+            self._cache.keys_LNHD[layer, :, 0],
             self._table_BP,
             self._start_B,
             scale=scale,

@@ -1,17 +1,15 @@
-"""INT4 weights as a GPU reads them: the layout, and what it means, in PyTorch. `gpu/int4.py` unpacks it in registers.
+"""INT4 weights as a GPU reads them, in PyTorch; `gpu/packed.py` unpacks them in registers.
 
-A block is 256 inputs of W [N, K]. Word i of the 32 that a row has in it holds inputs i, 32 + i, … 224 + i, the first
-in its lowest four bits. So four bits of all 32 words are a *plane*: 32 neighbouring inputs, which share one scale. A
-row of a block is 128 bytes and its neighbours lie beside it, a thread loads 16 bytes at a time, and no number moves to
-another thread when it is unpacked. Planes j and j + 4 come out of one shift and two logical operations, as the halves
-of a word; their scales, and their zeros, are the halves of a word too.
+A block is 256 inputs: eight planes of 32, each of which shares one scale. Of its 32 words the first 16 hold planes 0 to
+3, the others 4 to 7. Word i of a half holds inputs 2i and 2i + 1 of its plane j, four bits each: the first from bit 4j
+on, the second from bit 16 + 4j on. Scales of planes j and j + 4, and their zeros, are the halves of a word.
 
     words  [..., K / 256, N, 32]  int32
     scales [..., K / 256, 4, N]   int32: two numbers of the model's 16-bit type, plane j's the lower half
     zeros  [..., K / 256, 4, N]   int32: the same of what is taken off; None is 8 everywhere
 
-Inputs are filled up to whole blocks, with scales of 0. A weight is (number - zero) · scale, rounded once to the model's
-type: where the checkpoint's scales are of that type too, bit for bit what a checkpoint unpacked at load has.
+A weight is (number - zero) · scale, rounded once to the model's type: where the checkpoint's scales are of that type
+too, bit for bit what a checkpoint unpacked at load has.
 """
 
 from __future__ import annotations
@@ -23,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from outpace.kernels.packed import WORDS, Grouped, PackedWeight
+
 BLOCK = 256
 """Inputs."""
 PLANE = 32
@@ -32,28 +32,12 @@ _HALF = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
-    """A weight, or a part of one, as its checkpoint packs it: numbers without their scales."""
+class Int4(PackedWeight):
+    """Weights in the layout above."""
 
-    numbers_NK: Tensor
-    """0 … 15, int32."""
-    scale_NG: Tensor
-    zero_NG: Tensor | None
-    """0 … 16; None is 8 everywhere."""
-    group: int
-    """Inputs that share a scale."""
-
-
-@dataclass(frozen=True, slots=True)
-class Int4:
-    """Weights in the layout above; leading dimensions are several of them."""
-
-    words: Tensor
-    scales: Tensor
-    zeros: Tensor | None
-    num_inputs: int
-    dtype: torch.dtype
-    """Of the model: bfloat16 or float16."""
+    bits = 4
+    scale_bytes = 16
+    name = "INT4"
 
     @classmethod
     def empty(
@@ -61,48 +45,31 @@ class Int4:
     ) -> Self:
         """Room for weights [*lead, outputs, inputs]."""
         blocks = -(-inputs // BLOCK)
-        place = {"dtype": torch.int32, "device": device}
-        scales = torch.empty((*lead, blocks, _HALF, outputs), **place)  # type: ignore[call-overload]
-        words = torch.empty((*lead, blocks, outputs, PLANE), **place)  # type: ignore[call-overload]
+        scales = torch.empty((*lead, blocks, _HALF, outputs), dtype=torch.int32, device=device)
+        words = torch.empty((*lead, blocks, outputs, WORDS), dtype=torch.int32, device=device)
         return cls(words, scales, torch.empty_like(scales) if has_zeros else None, inputs, dtype)
 
-    def __getitem__(self, index: int) -> Int4:
-        """One of several weights; a view."""
-        zeros = None if self.zeros is None else self.zeros[index]
-        return Int4(self.words[index], self.scales[index], zeros, self.num_inputs, self.dtype)
-
-    def rows(self, start: int, size: int) -> Int4:
-        """A range of outputs; a view."""
-        zeros = None if self.zeros is None else self.zeros.narrow(-1, start, size)
-        words, scales = self.words.narrow(-2, start, size), self.scales.narrow(-1, start, size)
-        return Int4(words, scales, zeros, self.num_inputs, self.dtype)
-
-    @property
-    def num_outputs(self) -> int:
-        return self.words.shape[-2]
-
-    @property
-    def num_bytes(self) -> int:
-        tensors = (self.words, self.scales, self.zeros)
-        return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+    @classmethod
+    def why_not(cls, group: int, num_inputs: int) -> str | None:
+        if group % PLANE and group < num_inputs:
+            return f"its groups are of {group} inputs; the kernels take multiples of {PLANE}"
+        return None
 
     def fill(self, weight: Grouped) -> None:
-        """Takes one weight [N, K].
-
-        Raises:
-            ValueError: its groups are no multiples of a plane, or are cut; or it has zeros and there is no room.
-        """
-        if why := why_not_packed(weight.group, self.num_inputs):
+        if why := self.why_not(weight.group, self.num_inputs):
             raise ValueError(why)
         if weight.zero_NG is not None and self.zeros is None:
             raise ValueError("it has zero points where none were expected")
-        numbers_NK, blocks = weight.numbers_NK, self.words.shape[-3]
+        numbers_NK, blocks = weight.numbers_NK, self.num_blocks
         numbers_NK = F.pad(numbers_NK, (0, blocks * BLOCK - self.num_inputs), value=8)
-        planes_NBPI = numbers_NK.view(-1, blocks, _PLANES, PLANE).to(torch.int32)
-        words_NBI = planes_NBPI[:, :, 0].clone()
-        for plane in range(1, _PLANES):
-            words_NBI |= planes_NBPI[:, :, plane] << (4 * plane)
-        self.words.copy_(words_NBI.movedim(1, 0))
+        parts = numbers_NK.view(-1, blocks, 2, _HALF, 16, 2).to(
+            torch.int32
+        )  # halves of the words, planes, words, inputs
+        words = torch.zeros_like(parts[:, :, :, 0, :, 0])
+        for plane in range(_HALF):
+            for place in range(2):
+                words |= parts[:, :, :, plane, :, place] << (4 * plane + 16 * place)
+        self.words.copy_(words.flatten(2).movedim(1, 0))
         self.scales.copy_(self._pairs(weight.scale_NG.to(self.dtype), weight.group))
         if self.zeros is not None:
             zero_NG = weight.zero_NG if weight.zero_NG is not None else torch.full_like(weight.scale_NG, 8)
@@ -111,21 +78,23 @@ class Int4:
     def _pairs(self, of_NG: Tensor, group: int) -> Tensor:
         """[N, groups] in 16 bits → int32 [blocks, 4, N]."""
         of_planes = of_NG.repeat_interleave(group // PLANE, 1)[:, : -(-self.num_inputs // PLANE)]
-        blocks = self.words.shape[-3]
+        blocks = self.num_blocks
         padded = F.pad(of_planes, (0, blocks * _PLANES - of_planes.shape[1])).view(-1, blocks, 2, _HALF)
         bits = padded.contiguous().view(torch.int16).to(torch.int32)
         return ((bits[:, :, 0] & 0xFFFF) | (bits[:, :, 1] << 16)).permute(1, 2, 0)
 
-    def unpacked(self) -> Tensor:
-        """The weights [..., N, K] in the model's type."""
-        shifts = torch.arange(0, 4 * _PLANES, 4, dtype=torch.int32, device=self.words.device)
-        numbers = ((self.words[..., None, :] >> shifts[:, None]) & 0xF).to(self.dtype)  # [..., B, N, 8, 32]
+    def _unpacked(self) -> Tensor:
+        shifts = torch.arange(0, 4 * _HALF, 4, dtype=torch.int32, device=self.words.device)
+        both = torch.stack((shifts, shifts + 16), 1)[:, None]  # [4, 1, 2]
+        words = self.words.unflatten(-1, (2, 1, 16, 1))
+        numbers = ((words >> both) & 0xF).to(self.dtype).flatten(-2).flatten(-3, -2)  # [..., B, N, 8, 32]
         if self.zeros is None:
             numbers -= 8
         else:
             numbers -= (self._halves(self.zeros) - magic(self.dtype))[..., None]
         whole = (numbers * self._halves(self.scales)[..., None]).flatten(-2).movedim(-3, -2)  # [..., N, B, 256]
-        return whole.flatten(-2)[..., : self.num_inputs].contiguous()
+        unpacked: Tensor = whole.flatten(-2)[..., : self.num_inputs].contiguous()
+        return unpacked
 
     def _halves(self, pairs: Tensor) -> Tensor:
         """int32 [..., B, 4, N] → [..., B, N, 8] in the model's type."""
@@ -136,10 +105,3 @@ class Int4:
 def magic(dtype: torch.dtype) -> float:
     """What a number becomes part of when its four bits are set in the mantissa."""
     return 128.0 if dtype == torch.bfloat16 else 1024.0
-
-
-def why_not_packed(group: int, num_inputs: int) -> str | None:
-    """Why groups of so many inputs do not fit the layout; None if they do."""
-    if group % PLANE and group < num_inputs:
-        return f"its groups are of {group} inputs; the kernels take multiples of {PLANE}"
-    return None

@@ -1,9 +1,10 @@
 """The least that a forward can take: bytes it must read over the copy rate, and products over the matrix rate.
 
-A plain step reads every weight of the layers and the head once, one row of the embedding table a token, and the keys
-and values of every row's context. Activations, logits and the new tokens' own keys and values are left out, and so are
-attention windows. A copy writes as much as it reads; where reading alone is quicker, a forward may come out a little
-under its limit.
+A plain step reads every weight of the layers and the head once, one row of the embedding table a token, the keys and
+values (or latents) of every row's context, and of routed experts those that tokens touch. Which they are depends on the
+text: the limit is that of experts chosen evenly and independently. Packed weights count as they lie. Activations,
+logits and the new tokens' own keys and values are left out, and so are attention windows. A copy writes as much as it
+reads; where reading alone is quicker, a forward may come out a little under its limit.
 
 Legend: B rows, k drafts, S = k+1 tokens a row.
 """
@@ -14,10 +15,18 @@ from dataclasses import dataclass
 
 import torch
 
-from outpace.errors import ConfigError
+from outpace.lab.layer_sizes import (
+    attention_sizes,
+    expert_bytes,
+    layer_bytes,
+    layer_products,
+    mlp_products,
+    num_weights,
+)
 from outpace.lab.rates import Rates
-from outpace.models.arch import TargetConfig
-from outpace.models.wiring import DrafterWiring
+from outpace.models.arch import MixtureConfig, TargetConfig
+from outpace.models.packed import Packing
+from outpace.models.wiring import DrafterWiring, LayerShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +45,14 @@ class Reads:
     """What of these is the head's, which a prefill multiplies for its last token alone."""
     flops_per_pair: int
     """Of attention, for each token and token of its context."""
+    mixture: MixtureConfig | None = None
+    expert: int = 0
+    """Bytes of one routed expert of every layer that has some."""
 
     def num_bytes(self, num_rows: int, tokens: int, context: int) -> int:
         """Of a forward over `num_rows` rows with `tokens` new tokens and `context` older ones each."""
-        return self.weights + num_rows * (tokens * self.embedding_row + context * self.kv_per_token)
+        experts = 0 if self.mixture is None else round(self.expert * touched(self.mixture, num_rows * tokens))
+        return self.weights + experts + num_rows * (tokens * self.embedding_row + context * self.kv_per_token)
 
     def prefill_flops(self, tokens: int) -> int:
         """Of a prompt of so many tokens, each of which sees those before it and itself."""
@@ -84,69 +97,75 @@ class Limits:
         return sum(stages)
 
 
-def limits_of(config: TargetConfig, wiring: DrafterWiring | None, dtype: torch.dtype, rates: Rates) -> Limits:
+def touched(mixture: MixtureConfig, tokens: int) -> float:
+    """Experts of a layer that so many tokens go through, on average: of E, n tokens of c each E · (1 - (1 - c/E)^n)."""
+    missed = (1.0 - mixture.num_chosen / mixture.num_experts) ** tokens
+    return mixture.num_experts * (1.0 - missed)
+
+
+def limits_of(
+    config: TargetConfig,
+    wiring: DrafterWiring | None,
+    dtype: torch.dtype,
+    rates: Rates,
+    packing: Packing | None = None,
+) -> Limits:
     """Limits of a target and, with `wiring`, its drafter.
 
     Args:
         dtype: of weights, keys and values.
         rates: of the device.
+        packing: what of the target stays packed.
     """
     return Limits(
-        target=target_reads(config, dtype.itemsize),
+        target=target_reads(config, dtype.itemsize, packing),
         drafter=None if wiring is None else drafter_reads(wiring, dtype.itemsize),
         fusion=None if wiring is None else fusion_reads(wiring, dtype.itemsize),
         rates=rates,
     )
 
 
-def target_reads(config: TargetConfig, itemsize: int) -> Reads:
-    """One forward of the target: all layers, final norm and head.
-
-    Raises:
-        ConfigError: it is a mixture of experts, whose bytes depend on those that are chosen, or has latent attention.
-    """
-    if config.mixture is not None or config.latent is not None:
-        raise ConfigError(f"limits are for dense models; {config.architecture} is none")
-    hidden, head_dim = config.hidden_size, config.head_dim
-    q, kv = config.num_heads * head_dim, config.num_kv_heads * head_dim
-    products = (q + 2 * kv) * hidden + q * hidden + 3 * hidden * config.intermediate_size
-    small = 2 * hidden + (2 * head_dim if config.qk_norm else 0)
-    small += (q + 2 * kv if config.qkv_bias else 0) + (hidden if config.output_bias else 0)
-    small += 2 * config.intermediate_size + hidden if config.mlp_bias else 0
+def target_reads(config: TargetConfig, itemsize: int, packing: Packing | None = None) -> Reads:
+    """One forward of the target: all layers, final norm and head."""
+    hidden, layers, mixture = config.hidden_size, range(config.num_layers), config.mixture
+    sizes = attention_sizes(config, hidden)
+    num_mixed = 0 if mixture is None else sum(mixture.layers)
+    small = config.num_layers * (2 * hidden + sizes.norms + sizes.biases) + hidden
+    small += (config.num_layers - num_mixed) * mlp_biases(config)
+    products = sum(num_weights(layer_products(config, index)) for index in layers)
+    chosen = 0 if mixture is None else num_mixed * mixture.num_chosen * 3 * hidden * mixture.intermediate_size
     head = config.vocab_size * hidden
     return Reads(
-        weights=itemsize * (config.num_layers * (products + small) + hidden + head),
+        weights=sum(layer_bytes(config, index, itemsize, packing) for index in layers) + itemsize * (small + head),
         embedding_row=itemsize * hidden,
-        kv_per_token=itemsize * config.num_layers * 2 * kv,
-        flops_per_token=2 * (config.num_layers * products + head),
+        kv_per_token=itemsize * config.num_layers * sizes.cached,
+        flops_per_token=2 * (products + chosen + head),
         flops_head=2 * head,
-        flops_per_pair=4 * config.num_layers * q,
+        flops_per_pair=config.num_layers * sizes.flops_per_pair,
+        mixture=mixture,
+        expert=sum(expert_bytes(config, index, itemsize, packing) for index in layers),
     )
 
 
-def drafter_reads(wiring: DrafterWiring, itemsize: int) -> Reads:
-    """One draft step: the layer, its norms and the draft head.
+def mlp_biases(shape: TargetConfig | LayerShape) -> int:
+    """Elements, of one layer."""
+    return 2 * shape.intermediate_size + shape.hidden_size if shape.mlp_bias else 0
 
-    Raises:
-        ConfigError: it has latent attention.
-    """
-    shape = wiring.shape
-    if shape.latent is not None:
-        raise ConfigError("limits are for dense models; the drafter has latent attention")
-    hidden, head_dim = shape.hidden_size, shape.head_dim
-    q, kv = shape.num_heads * head_dim, shape.num_kv_heads * head_dim
-    products = (q + 2 * kv) * 2 * hidden + q * hidden + 3 * hidden * shape.intermediate_size
-    small = 4 * hidden + (2 * head_dim if shape.qk_norm else 0)
-    small += (q + 2 * kv if shape.qkv_bias else 0) + (hidden if shape.output_bias else 0)
-    small += 2 * shape.intermediate_size + hidden if shape.mlp_bias else 0
+
+def drafter_reads(wiring: DrafterWiring, itemsize: int) -> Reads:
+    """One draft step: the layer, its norms and the draft head."""
+    shape, hidden = wiring.shape, wiring.shape.hidden_size
+    sizes = attention_sizes(shape, 2 * hidden)
+    products = num_weights(sizes.products | mlp_products(hidden, shape.intermediate_size))
+    small = 4 * hidden + sizes.norms + sizes.biases + mlp_biases(shape)
     head = wiring.draft_vocab_size * hidden
     return Reads(
         weights=itemsize * (products + small + head),
         embedding_row=itemsize * hidden,
-        kv_per_token=itemsize * 2 * kv,
+        kv_per_token=itemsize * sizes.cached,
         flops_per_token=2 * (products + head),
         flops_head=2 * head,
-        flops_per_pair=4 * q,
+        flops_per_pair=sizes.flops_per_pair,
     )
 
 

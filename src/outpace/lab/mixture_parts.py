@@ -6,13 +6,14 @@ A part is run for all layers one after another, so that its weights come from me
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from outpace.kernels.attention import PagedAttend
-from outpace.lab.mixture_rank import Drawn
+from outpace.lab.mixture_rank import Drawn, num_bytes_of
 from outpace.models.latent import LatentAttention
 from outpace.models.layers import GatedMLP
 from outpace.models.linear import Linear
@@ -21,15 +22,25 @@ Run = Callable[[], object]
 MAX_KERNELS = 24
 
 
-def parts_of(
-    drawn: Drawn, attend: Callable[[], PagedAttend] | None, num_tokens: int, positions_BS: Tensor | None = None
-) -> dict[str, Run]:
-    """The parts by name; without `attend`, the experts alone."""
-    model, hidden = drawn.model, drawn.model.config.hidden_size
-    x_BSH = torch.randn((1, num_tokens, hidden), device=model.embed.weight.device).to(model.embed.weight.dtype)
-    parts: dict[str, Run] = {"experts": _experts(drawn, x_BSH[0])}
-    if attend is None or positions_BS is None:
-        return parts
+@dataclass(frozen=True, slots=True)
+class Part:
+    """All layers' calls of one part of a forward."""
+
+    run: Run
+    num_bytes: int = 0
+    """Of the weights that it reads, those of routed experts left out."""
+    stacks: bool = True
+    """Whether it is no part of another."""
+
+
+def experts_of(drawn: Drawn, num_tokens: int) -> Part:
+    """The routed experts, grouping included."""
+    return Part(_experts(drawn, _states(drawn, num_tokens)[0]))
+
+
+def parts_of(drawn: Drawn, attend: Callable[[], PagedAttend], num_tokens: int, positions_BS: Tensor) -> dict[str, Part]:
+    """The parts of a forward by name."""
+    model, x_BSH = drawn.model, _states(drawn, num_tokens)
     layers: list[Any] = list(model.layers)
     attentions: list[LatentAttention] = [layer.attention for layer in layers]
     dense = [layer.mlp for layer in layers if isinstance(layer.mlp, GatedMLP)]
@@ -54,14 +65,23 @@ def parts_of(
             layer.input_norm.add(x_BSH, x_BSH)
             layer.mlp_norm.add(x_BSH, x_BSH)
 
-    parts |= {"attention": attention, "routers": routers, "norms": norms}
-    parts["attention: query, latent and output products"] = _each(
-        [product for block in attentions for product in (block.q_down, block.q_up, block.kv_down, block.output)], x_BSH
-    )
-    parts["shared experts"] = _each(shared, x_BSH)
-    parts["dense layers"] = _each(dense, x_BSH)
-    parts["head"] = lambda: model.logits(x_BSH).argmax(-1)
-    return parts
+    products = [product for block in attentions for product in (block.down, block.q_up, block.output)]
+    return {
+        "attention": Part(attention, num_bytes_of(attentions)),
+        "of it: down, query and output products": Part(_each(products, x_BSH), num_bytes_of(products), stacks=False),
+        "experts": experts_of(drawn, num_tokens),
+        "routers": Part(routers, num_bytes_of([mixture.router for mixture in drawn.mixtures])),
+        "shared experts": Part(_each(shared, x_BSH), num_bytes_of(shared)),
+        "dense layers": Part(_each(dense, x_BSH), num_bytes_of(dense)),
+        "norms": Part(norms, num_bytes_of([norm for layer in layers for norm in (layer.input_norm, layer.mlp_norm)])),
+        "head": Part(lambda: model.logits(x_BSH).argmax(-1), num_bytes_of([model.lm_head])),
+    }
+
+
+def _states(drawn: Drawn, num_tokens: int) -> Tensor:
+    """Random hidden states of one row."""
+    weight = drawn.model.embed.weight
+    return torch.randn((1, num_tokens, weight.shape[1]), device=weight.device).to(weight.dtype)
 
 
 def _experts(drawn: Drawn, x_TH: Tensor) -> Run:
@@ -70,11 +90,11 @@ def _experts(drawn: Drawn, x_TH: Tensor) -> Run:
     scores_TC = torch.full((T, C), 1.0 / C, device=x_TH.device)
 
     def by_kernels() -> None:
-        from outpace.kernels.gpu.experts import mixture_int4
+        from outpace.kernels.gpu.experts import mixture_packed
 
         for mixture, experts_TC in zip(drawn.mixtures, drawn.experts_LTC, strict=True):
             assert mixture.packed is not None
-            mixture_int4(x_TH, experts_TC[:T], scores_TC, mixture.packed.gate_up, mixture.packed.down)
+            mixture_packed(x_TH, experts_TC[:T], scores_TC, mixture.packed.gate_up, mixture.packed.down)
 
     def plainly() -> None:
         for mixture, experts_TC in zip(drawn.mixtures, drawn.experts_LTC, strict=True):

@@ -1,29 +1,37 @@
-"""One tensor-parallel rank of Kimi-K2.5 as a model of its own: its share of every size, random weights, drawn routing.
+"""One tensor-parallel rank of Kimi-K2.5 or DeepSeek-V3 as a model of its own: its share of every size, random weights,
+drawn routing.
 
 Weights are made in their packed form on the device. Which experts a token goes through is drawn: random weights would
 route neighbouring tokens alike or not by accident. The router's work is done all the same, and its choice left unused.
 
-Sizes are those of moonshotai/Kimi-K2.5's config.json; the published checkpoint packs routed experts alone.
+Sizes are those of moonshotai/Kimi-K2.5's and deepseek-ai/DeepSeek-V3's config.json. Kimi packs routed experts alone, in
+INT4; DeepSeek packs all products but the router and the head, in FP8.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from outpace.kernels.int4 import Int4
+from outpace.kernels.experts import NO_REUSE, Reuse, among_open
+from outpace.kernels.fp8 import Fp8
+from outpace.kernels.packed import PackedWeight
 from outpace.models.arch import LatentConfig, MixtureConfig, RopeConfig, TargetConfig
 from outpace.models.linear import Linear
 from outpace.models.mixture import Mixture
-from outpace.models.packed import Packing
+from outpace.models.packed import Format, Packing
 from outpace.models.target import Target
 
 SEED = 0
 WEIGHT_STD = 0.02
 INT4_SCALE = 0.004
 """Numbers of -8 … 7 times this have about `WEIGHT_STD`."""
+FP8_BITS = -0x40404041
+"""Of a word: no number of four reaches 2, and none is NaN."""
+FP8_SCALE = 0.03
 
 
 def kimi_rank(num_layers: int, ranks: int = 8) -> TargetConfig:
@@ -66,6 +74,29 @@ def kimi_rank(num_layers: int, ranks: int = 8) -> TargetConfig:
     )
 
 
+def deepseek_rank(num_layers: int, ranks: int = 8) -> TargetConfig:
+    """A rank's share of DeepSeek-V3."""
+    kimi = kimi_rank(num_layers, ranks)
+    assert kimi.mixture is not None
+    return replace(
+        kimi,
+        vocab_size=129280 // ranks,
+        num_heads=128 // ranks,
+        num_kv_heads=128 // ranks,
+        norm_eps=1e-6,
+        rope=RopeConfig(theta=10000.0),
+        max_positions=163840,
+        mixture=replace(
+            kimi.mixture,
+            num_experts=256,
+            num_groups=8,
+            num_chosen_groups=4,
+            scale=2.5,
+            layers=tuple(layer >= 3 for layer in range(num_layers)),
+        ),
+    )
+
+
 def tiny_rank(num_layers: int) -> TargetConfig:
     """The same architecture for tests on a CPU."""
     whole = kimi_rank(num_layers)
@@ -83,7 +114,25 @@ def tiny_rank(num_layers: int) -> TargetConfig:
     )
 
 
-RANKS = {"kimi-k2.5-tp8": kimi_rank, "tiny": tiny_rank}
+RANKS: dict[str, tuple[Callable[[int], TargetConfig], Format]] = {
+    "kimi-k2.5-tp8": (kimi_rank, "int4"),
+    "deepseek-v3-tp8": (deepseek_rank, "fp8"),
+    "tiny": (tiny_rank, "int4"),
+    "tiny-fp8": (tiny_rank, "fp8"),
+}
+"""By name: a rank of so many layers, and how its weights lie."""
+
+
+def packing_of(config: TargetConfig, form: Format) -> Packing:
+    """What stays packed: routed experts; in FP8 all products of `PRODUCTS` that there are."""
+    assert config.mixture is not None
+    layers = frozenset(layer for layer, there in enumerate(config.mixture.layers) if there)
+    if form != "fp8":
+        return Packing(layers, form)
+    attention = {"attention.down", "attention.q_up", "attention.output"}
+    mlp = {True: {"mlp.shared.gate_up", "mlp.shared.down"}, False: {"mlp.gate_up", "mlp.down"}}
+    products = [(i, path) for i in range(config.num_layers) for path in attention | mlp[i in layers]]
+    return Packing(layers, form, frozenset(products))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +144,21 @@ class Drawn:
     """int32: of every layer with experts, of so many tokens at most."""
 
     @classmethod
-    def make(cls, config: TargetConfig, max_tokens: int, dtype: torch.dtype, device: torch.device) -> Drawn:
-        """Makes the model; about 1.2 GB a layer of Kimi's share."""
+    def make(
+        cls, config: TargetConfig, form: Format, max_tokens: int, dtype: torch.dtype, device: torch.device
+    ) -> Drawn:
+        """Makes the model; about 1.2 GB a layer of Kimi's share, 1.5 GB of DeepSeek's."""
         assert config.mixture is not None
         torch.manual_seed(SEED)
-        layers = frozenset(layer for layer, there in enumerate(config.mixture.layers) if there)
-        model = Target(config, dtype=dtype, device=device, packing=Packing(layers, has_zeros=False))
+        model = Target(config, dtype=dtype, device=device, packing=packing_of(config, form))
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.fill_(1.0)
             else:
                 parameter.normal_(0.0, WEIGHT_STD)
+        for module in model.modules():
+            if isinstance(module, Linear) and module.held is not None:
+                _randomise(module.held)
         mixtures = [module for module in model.modules() if isinstance(module, Mixture)]
         experts = torch.zeros((len(mixtures), max_tokens, config.mixture.num_chosen), dtype=torch.int32, device=device)
         for mixture, experts_TC in zip(mixtures, experts, strict=True):
@@ -124,11 +177,14 @@ class Drawn:
     def mixtures(self) -> list[Mixture]:
         return [module for module in self.model.modules() if isinstance(module, Mixture)]
 
-    def draw(self) -> None:
-        """Draws anew, every set of experts alike likely; a token's differ."""
+    def draw(self, reuse: Reuse = NO_REUSE) -> None:
+        """Draws anew, every set of experts alike likely; a token's differ. With `reuse` the first row's share some."""
         L, T, C = self.experts_LTC.shape
         assert self.model.config.mixture is not None
         noise = torch.rand((L, T, self.model.config.mixture.num_experts), device=self.experts_LTC.device)
+        if reuse.num and reuse.tokens_a_row > 1:
+            for of_layer in noise[:, : reuse.tokens_a_row]:
+                of_layer.copy_(among_open(of_layer, C, reuse))
         self.experts_LTC.copy_(noise.topk(C, dim=-1).indices)
 
     def distinct(self, num_tokens: int) -> Tensor:
@@ -148,30 +204,38 @@ class Drawn:
     @property
     def other_bytes(self) -> int:
         """Of the weights that every forward reads: all but experts and embeddings."""
-        model = self.model
-        tensors: list[Tensor] = []
-        for part in (model.layers, model.lm_head, model.norm):
-            tensors += part.parameters()
-        for module in model.modules():  # on a CPU products have their own layout
-            if isinstance(module, Linear) and module.packed is not None:
-                tensors.append(module.packed)
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return num_bytes_of([*self.model.layers, self.model.lm_head, self.model.norm])
 
 
-def _randomise(weights: Int4) -> None:
+def num_bytes_of(modules: Sequence[nn.Module]) -> int:
+    """Of their weights, those of routed experts left out where they stay packed."""
+    tensors: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
+    held = 0
+    for linear in (inner for module in modules for inner in module.modules() if isinstance(inner, Linear)):
+        held += 0 if linear.held is None else linear.held.num_bytes
+        if linear.packed is not None:  # on a CPU products have their own layout
+            tensors.append(linear.packed)
+    return held + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _randomise(weights: PackedWeight) -> None:
     weights.words.view(torch.int64).random_()
-    bits = int(torch.tensor(INT4_SCALE, dtype=weights.dtype).view(torch.int16))
-    weights.scales.fill_(bits << 16 | bits)
+    if isinstance(weights, Fp8):
+        weights.words.bitwise_and_(FP8_BITS)
+        weights.scales.fill_(FP8_SCALE)
+    else:
+        bits = int(torch.tensor(INT4_SCALE, dtype=weights.dtype).view(torch.int16))
+        weights.scales.fill_(bits << 16 | bits)
 
 
 def _leave_to_the_draw(mixture: Mixture, experts_TC: Tensor) -> None:
     """Routing does its work; then the drawn experts take the places of those that it chose."""
     by_kernels, plainly = mixture.route, mixture.choose
 
-    def route(x_TH: Tensor) -> tuple[Tensor, Tensor]:
-        return experts_TC[: len(x_TH)], by_kernels(x_TH)[1]
+    def route(x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
+        return experts_TC[: len(x_TH)], by_kernels(x_TH, reuse)[1]
 
-    def choose(x_TH: Tensor) -> tuple[Tensor, Tensor]:
-        return experts_TC[: len(x_TH)].long(), plainly(x_TH)[1]
+    def choose(x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
+        return experts_TC[: len(x_TH)].long(), plainly(x_TH, reuse)[1]
 
     mixture.__dict__.update(route=route, choose=choose)

@@ -20,7 +20,6 @@ from outpace.kernels.attention import PagedAttend
 from outpace.models.arch import LatentConfig
 from outpace.models.layers import Attend, RMSNorm
 from outpace.models.linear import Linear, SummandLinear, fuses
-from outpace.models.parallel import whole
 from outpace.models.rope import Rotary, rotate
 from outpace.models.shares import even_share
 
@@ -54,13 +53,13 @@ class LatentAttention(nn.Module):
         self.heads = even_share(group, num_heads)
         self.latent, self.num_heads, self.turned_dim = latent, self.heads.size, turned_dim
         num_rows = self.num_heads * (latent.plain_dim + turned_dim)
-        self.q_down: Linear | None = None
         self.q_norm: RMSNorm | None = None
         if latent.q_rank is not None:
-            self.q_down = Linear(in_features, latent.q_rank, bias=qkv_bias, dtype=dtype, device=device)
             self.q_norm = RMSNorm(latent.q_rank, NORM_EPS, dtype=dtype, device=device)
+        self.sizes = (latent.q_rank or 0, latent.kv_rank, turned_dim)
+        """Outputs of `down`: the queries' latent, the keys' and values' latent, the keys' part that is turned."""
+        self.down = Linear(in_features, sum(self.sizes), bias=qkv_bias, dtype=dtype, device=device)
         self.q_up = Linear(latent.q_rank or in_features, num_rows, dtype=dtype, device=device)
-        self.kv_down = Linear(in_features, latent.kv_rank + turned_dim, bias=qkv_bias, dtype=dtype, device=device)
         self.kv_norm = RMSNorm(latent.kv_rank, NORM_EPS, dtype=dtype, device=device)
         shape = (self.num_heads, latent.plain_dim + latent.value_dim, latent.kv_rank)
         self.kv_up = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
@@ -76,40 +75,62 @@ class LatentAttention(nn.Module):
         """`attend` scales by key_dim ** -0.5; this makes it the model's own scale."""
 
     def forward(self, x_BSH: Tensor, rotary: Rotary, attend: Attend, layer_index: int) -> Tensor:
-        latent, D = self.latent, self.turned_dim
-        q = x_BSH
-        if self.q_down is not None and self.q_norm is not None:
-            q = self.q_norm(whole(self.q_down.summands(q), x_BSH))
-        q_BSNE = self.q_up(q).unflatten(-1, (self.num_heads, -1))
-        plain_BSNP, turned_BSND = q_BSNE.split_with_sizes((latent.plain_dim, D), -1)
-        down_BSE = whole(self.kv_down.summands(x_BSH), x_BSH)
-        up_NPR, up_NVR = self.kv_up.split_with_sizes((latent.plain_dim, latent.value_dim), 1)
-        absorbed_BSNR = torch.einsum("bsnp,npr->bsnr", plain_BSNP, up_NPR)
         if isinstance(attend, PagedAttend) and fuses(x_BSH):
-            norm = (self.kv_norm.weight, self.kv_norm.eps)
-            o_BSNR = attend.from_latent(
-                layer_index, absorbed_BSNR.contiguous(), turned_BSND, down_BSE, rotary, norm, latent.scale
-            )
-            return self.output.summands(torch.einsum("bsnr,nvr->bsnv", o_BSNR, up_NVR).flatten(2))
-        latent_BSR, shared_BSD = down_BSE.split_with_sizes((latent.kv_rank, D), -1)
+            return self._by_kernels(x_BSH, rotary, attend, layer_index)
+        query_BSQ, latent_BSR, shared_BSD = self.down(x_BSH).split_with_sizes(self.sizes, -1)
+        plain_BSNP, turned_BSND = self._queries(x_BSH if self.q_norm is None else self.q_norm(query_BSQ))
+        up_NPR, up_NVR = self._ups()
+        absorbed_BSNR = torch.einsum("bsnp,npr->bsnr", plain_BSNP, up_NPR)
         latent_BSR = self.kv_norm(latent_BSR)
         q_BSNE = torch.cat((absorbed_BSNR, rotate(turned_BSND, rotary)), -1) * self.query_scale
         k_BS1E = torch.cat((latent_BSR[:, :, None], rotate(shared_BSD[:, :, None], rotary)), -1)
-        o_BSNR = attend(layer_index, q_BSNE, k_BS1E, k_BS1E[..., : latent.kv_rank])
+        o_BSNR = attend(layer_index, q_BSNE, k_BS1E, k_BS1E[..., : self.latent.kv_rank])
         return self.output(torch.einsum("bsnr,nvr->bsnv", o_BSNR, up_NVR).flatten(2))
 
     __call__ = forward
+
+    def _by_kernels(self, x_BSH: Tensor, rotary: Rotary, attend: PagedAttend, layer_index: int) -> Tensor:
+        q_weight = None if self.q_norm is None else self.q_norm.weight
+        query_BSQ = attend.store_latents(
+            layer_index, self.down.summands(x_BSH), rotary, q_weight, self.kv_norm.weight, NORM_EPS
+        )
+        plain_BSNP, turned_BSND = self._queries(x_BSH if query_BSQ is None else query_BSQ)
+        up_NPR, up_NVR = self._ups()
+        absorbed_BSNR = by_head(plain_BSNP, up_NPR.transpose(1, 2))
+        o_BSNR = attend.over_latents(layer_index, absorbed_BSNR, turned_BSND, rotary, self.latent.scale)
+        return self.output.summands(by_head(o_BSNR, up_NVR).flatten(2))
+
+    def _queries(self, x: Tensor) -> list[Tensor]:
+        """The part that is not turned, and the part that is."""
+        return list(
+            self.q_up(x).unflatten(-1, (self.num_heads, -1)).split((self.latent.plain_dim, self.turned_dim), -1)
+        )
+
+    def _ups(self) -> list[Tensor]:
+        """From the latent to a head's key and to its value."""
+        return list(self.kv_up.split((self.latent.plain_dim, self.latent.value_dim), 1))
 
     @torch.no_grad()
     def bring_halves_together(self) -> None:
         """After loading: turned dimensions that the checkpoint holds in pairs (0 1)(2 3)… become halves, 0 2 … 1 3 …"""
         if not self.latent.interleaved:
             return
-        order = torch.arange(self.turned_dim).view(-1, 2).t().flatten()
-        queries = self.q_up.weight.unflatten(0, (self.num_heads, -1))[:, self.latent.plain_dim :]
-        queries.copy_(queries[:, order].clone())
-        keys = self.kv_down.weight[self.latent.kv_rank :]
-        keys.copy_(keys[order].clone())
-        if self.kv_down.bias is not None:
-            bias = self.kv_down.bias[self.latent.kv_rank :]
-            bias.copy_(bias[order].clone())
+        halves = torch.arange(self.turned_dim).view(-1, 2).t().flatten()
+        of_heads = torch.arange(self.q_up.out_features).view(self.num_heads, -1)
+        of_heads[:, self.latent.plain_dim :] = of_heads[:, self.latent.plain_dim :][:, halves]
+        self.q_up.reorder(of_heads.flatten())
+        keys = torch.arange(self.down.out_features)
+        keys[-self.turned_dim :] = keys[-self.turned_dim :][halves]
+        self.down.reorder(keys)
+
+
+def by_head(x_BSNK: Tensor, weight_NOK: Tensor) -> Tensor:
+    """Each head's product, [B, S, N, O], contiguous; on a GPU."""
+    from outpace.kernels.gpu.heads import fits, multiply_heads
+
+    x_MNK = x_BSNK.flatten(0, 1)
+    if fits(x_MNK):
+        out: Tensor = multiply_heads(x_MNK, weight_NOK)
+    else:
+        out = torch.bmm(x_MNK.transpose(0, 1), weight_NOK.transpose(1, 2)).transpose(0, 1).contiguous()
+    return out.view(*x_BSNK.shape[:3], -1)

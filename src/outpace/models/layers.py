@@ -115,17 +115,22 @@ class GatedMLP(nn.Module):
     def into(self, out: Tensor, x: Tensor) -> None:
         """On a GPU, for few rows: writes the output into `out`, float32 [M, H]."""
         from outpace.kernels.gpu.linear import multiply
+        from outpace.kernels.gpu.packed_linear import multiply_packed
 
-        if self.down.int4 is None:
+        if self.down.held is None:
             multiply(self._activated(x), self.down.weight, self.down.bias, out=out)
         else:
-            out.copy_(self.down(self._activated(x)))
+            multiply_packed(self._activated(x), self.down.held, self.down.bias, out=out)
 
     def _activated(self, x: Tensor) -> Tensor:
         from outpace.kernels.gpu.activation import silu_mul
+        from outpace.kernels.gpu.linear import splits_gate
 
+        if splits_gate(self.gate_up.out_features, self.gate_up.in_features):
+            gate_up = self.gate_up.summands(x)
+            return silu_mul(gate_up, x.dtype, parts=len(gate_up) if gate_up.dim() > x.dim() else 1)
         found = self.gate_up.by_kernel(x, gated=True)
-        return silu_mul(self.gate_up(x)) if found is None else found
+        return silu_mul(self.gate_up(x), x.dtype) if found is None else found
 
 
 class Attention(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outpace.distributed.group import Group
-from outpace.kernels.int4 import Int4
+from outpace.kernels.packed import PackedWeight
 from outpace.models.onednn import can_pack
 from outpace.models.shares import even_share
 
@@ -45,7 +45,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype, device=device))
         self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype, device=device)) if bias else None
         self.packed: Tensor | None = None
-        self.int4: Int4 | None = None
+        self.held: PackedWeight | None = None
         self.doubles_lone_rows = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,26 +69,35 @@ class Linear(nn.Module):
             return None
         from outpace.kernels.gpu import linear, packed_linear
 
-        if self.int4 is None:
+        if self.held is None:
             fits = linear.fits(x, self.weight)
             return linear.multiply(x, self.weight, self.bias, gated=gated, splits=splits) if fits else None
-        fits = packed_linear.fits_int4(x, self.int4)
-        return packed_linear.multiply_int4(x, self.int4, self.bias, gated=gated, splits=splits) if fits else None
+        fits = packed_linear.fits_packed(x, self.held)
+        return packed_linear.multiply_packed(x, self.held, self.bias, gated=gated, splits=splits) if fits else None
 
     @property
     def plain_weight(self) -> Tensor:
-        """`weight`, unpacked if it is held in INT4."""
-        return self.weight if self.int4 is None else self.int4.unpacked()
+        """`weight`, unpacked if it is held packed."""
+        return self.weight if self.held is None else self.held.unpacked()
 
-    def hold_int4(self, has_zeros: bool, dtype: torch.dtype) -> None:
-        """Before loading: makes room for the weight in INT4 instead of the plain one."""
-        N, K, device = self.out_features, self.in_features, self.weight.device
+    def hold(self, room: PackedWeight) -> None:
+        """Before loading: takes the weight packed, in that room, instead of the plain one."""
         del self.weight
-        self.int4 = Int4.empty(outputs=N, inputs=K, has_zeros=has_zeros, dtype=dtype, device=device)
+        self.held = room
+
+    @torch.no_grad()
+    def reorder(self, order: Tensor) -> None:
+        """After loading: output i becomes what output order[i] was."""
+        if self.held is None:
+            self.weight.copy_(self.weight[order])
+        else:
+            self.held.reorder(order.to(self.held.words.device))
+        if self.bias is not None:
+            self.bias.copy_(self.bias[order])
 
     def pack(self) -> bool:
         """For inference on a CPU: reorders the weight for oneDNN and drops the plain one. Says whether it did."""
-        if self.packed is None and self.int4 is None and can_pack(self.weight):
+        if self.packed is None and self.held is None and can_pack(self.weight):
             self.multiply = torch.ops.mkldnn._linear_pointwise.default
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
             self.doubles_lone_rows = self.in_features > MAX_LONE_INPUTS and self.weight.dtype.itemsize == 2

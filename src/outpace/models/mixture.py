@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outpace.distributed.group import ALONE, Group
-from outpace.kernels.int4 import Int4
+from outpace.errors import ConfigError
+from outpace.kernels.experts import NO_REUSE, Reuse, among_open
+from outpace.kernels.packed import PackedWeight
 from outpace.models.arch import MixtureConfig
 from outpace.models.layers import GatedMLP
 from outpace.models.linear import Linear, fuses
@@ -27,11 +29,11 @@ from outpace.models.shares import even_share
 
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
-    """Weights of all experts in INT4."""
+    """Weights of all experts in INT4 or FP8."""
 
-    gate_up: Int4
+    gate_up: PackedWeight
     """[E, 2·I, H], gate's rows first."""
-    down: Int4
+    down: PackedWeight
     """[E, H, I]."""
 
     @property
@@ -76,7 +78,7 @@ class Mixture(nn.Module):
             self.down = nn.Parameter(torch.empty((E, hidden_size, width), dtype=dtype, device=device))
         else:
             gate_up, down = (
-                Int4.empty(E, outputs=rows, inputs=inputs, has_zeros=packing.has_zeros, dtype=dtype, device=device)
+                packing.room(E, outputs=rows, inputs=inputs, dtype=dtype, device=device)
                 for rows, inputs in ((2 * width, hidden_size), (hidden_size, width))
             )
             self.packed = PackedExperts(gate_up, down)
@@ -84,16 +86,16 @@ class Mixture(nn.Module):
         if config.shared_size:
             self.shared = GatedMLP(hidden_size, config.shared_size, group=group, dtype=dtype, device=device)
 
-    def forward(self, x_BSH: Tensor) -> Tensor:
+    def forward(self, x_BSH: Tensor, num_reused: int = 0) -> Tensor:
         """[B, S, H]; on a GPU, for few tokens, its summands [N, B, S, H] in float32: one for each expert of a token,
-        and one for what all tokens go through."""
-        x_TH = x_BSH.flatten(0, 1)
+        and one for what all tokens go through. `num_reused` is lossy: see `kernels.experts`."""
+        x_TH, reuse = x_BSH.flatten(0, 1), Reuse(num_reused, x_BSH.shape[1])
         if fuses(x_TH) and self._why_unknown is None:
             from outpace.kernels.gpu import mixture as gpu
 
             if gpu.fits(x_TH, self.config.num_chosen):
-                return self._summands(x_TH).view(-1, *x_BSH.shape)
-        experts_TC, scores_TC = self.choose(x_TH)
+                return self._summands(x_TH, reuse).view(-1, *x_BSH.shape)
+        experts_TC, scores_TC = self.choose(x_TH, reuse)
         self.chosen_TC = experts_TC
         out_TH = torch.zeros(x_TH.shape, dtype=torch.float32, device=x_TH.device)
         for expert in experts_TC.unique().tolist():
@@ -113,30 +115,30 @@ class Mixture(nn.Module):
             return self.gate_up[index], self.down[index]
         return self.packed.gate_up[index].unpacked(), self.packed.down[index].unpacked()
 
-    def _summands(self, x_TH: Tensor) -> Tensor:
+    def _summands(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> Tensor:
         """For few tokens on a GPU: [N, T, H] in float32."""
         from outpace.kernels.gpu import mixture as gpu
-        from outpace.kernels.gpu.experts import mixture_int4
+        from outpace.kernels.gpu.experts import mixture_packed
 
-        chosen = self.route(x_TH)
+        chosen = self.route(x_TH, reuse)
         self.chosen_TC = chosen[0]
         more = 0 if self.shared is None else 1
         if self.packed is None:
             summands: Tensor = gpu.mixture(x_TH, *chosen, self.gate_up, self.down, num_more=more)
         else:
-            summands = mixture_int4(x_TH, *chosen, self.packed.gate_up, self.packed.down, num_more=more)
+            summands = mixture_packed(x_TH, *chosen, self.packed.gate_up, self.packed.down, num_more=more)
         if self.shared is not None:
             self.shared.into(summands[-1], x_TH)
         return summands
 
-    def route(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
+    def route(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
         """`choose` by kernels, for few tokens on a GPU; experts are int32."""
         from outpace.kernels.gpu.linear import multiply
         from outpace.kernels.gpu.mixture import choose
 
         wide = self.config.routes_in_float32
         logits = multiply(x_TH, self.router.weight, self.router.bias, splits=wide, wide=wide)
-        experts_TC, scores_TC = choose(logits, self._routing, self.correction_E)
+        experts_TC, scores_TC = choose(logits, self._routing, self.correction_E, reuse=reuse)
         return experts_TC, scores_TC
 
     @property
@@ -164,7 +166,7 @@ class Mixture(nn.Module):
         why: str | None = self._routing.why_not(self.config.num_experts)
         return why
 
-    def choose(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
         """Each token's experts, best first, int64 [T, C], and their scores, float32 [T, C]."""
         config = self.config
         logits_TE = self._logits(x_TH)
@@ -172,6 +174,7 @@ class Mixture(nn.Module):
         ranked_TE = scores_TE if self.correction_E is None else scores_TE + self.correction_E
         if config.num_groups > 1:
             ranked_TE = self._of_best_groups(ranked_TE)
+        ranked_TE = among_open(ranked_TE, config.num_chosen, reuse)
         experts_TC = ranked_TE.topk(config.num_chosen, dim=-1).indices
         scores_TC = scores_TE.gather(1, experts_TC)
         if config.normalizes:
@@ -195,3 +198,18 @@ class Mixture(nn.Module):
         left_out = torch.ones_like(best_TG, dtype=torch.bool).scatter(1, groups, False)
         ranked: Tensor = grouped.masked_fill(left_out[..., None], -torch.inf)
         return ranked.flatten(1)
+
+
+def check_reuse(config: MixtureConfig | None, num: int) -> None:
+    """Refuses to reuse so many experts of a drafted token: see `kernels.experts`.
+
+    Raises:
+        ConfigError: there are none, or none would be its own.
+    """
+    if num and config is None:
+        raise ConfigError(f"expert_reuse is {num}, but the model is no mixture of experts: leave it out")
+    if config is not None and num >= config.num_chosen:
+        raise ConfigError(
+            f"expert_reuse is {num}; of the {config.num_chosen} experts of a token at least one must be its own: "
+            f"0 … {config.num_chosen - 1}"
+        )

@@ -1,7 +1,7 @@
 """Weights that stay packed in memory: which ones, decided before anything is allocated, and how they come there.
 
-On a GPU the experts of a checkpoint in INT4 stay so: their bytes are what a step of few tokens takes. Everything else
-that is quantised is unpacked as it is loaded, and so is all of it on a CPU.
+On a GPU the experts of a checkpoint in INT4 or FP8 stay so, and so do its other products: their bytes are what a step
+of few tokens takes. What no kernel reads packed is unpacked as it is loaded, and so is all of it on a CPU.
 """
 
 from __future__ import annotations
@@ -16,20 +16,31 @@ from torch import Tensor
 
 from outpace.distributed.group import Group
 from outpace.errors import CheckpointError, ConfigError
-from outpace.kernels.int4 import Grouped, Int4, why_not_packed
+from outpace.kernels.fp8 import Fp8
+from outpace.kernels.int4 import Int4
+from outpace.kernels.packed import Grouped, PackedWeight
 from outpace.models.arch import TargetConfig
 from outpace.models.shares import Share, even_share
 
 Weights = Literal["auto", "packed", "unpacked"]
 """Keep what a kernel exists for, insist on it, or unpack everything as it is loaded."""
 
+Format = Literal["int4", "int4_zeros", "fp8"]
+"""How weights lie packed: INT4 around 8, INT4 with zero points, FP8."""
+
+
+def layout_of(form: Format) -> type[PackedWeight]:
+    """The class of weights in that format."""
+    return Fp8 if form == "fp8" else Int4
+
 
 class PackedTensors(Mapping[str, Tensor]):
     """A checkpoint's tensors, unpacked when they are asked for by name, some of which can be had as they are."""
 
+    form: Format | None
+    """None if there is no layout of these weights on a GPU."""
     group: int | None
-    """Inputs that share a scale; None if there is no layout of these weights on a GPU."""
-    has_zeros: bool
+    """Inputs that share a scale, where there is a `form`."""
     note: str
     """What they are, in words."""
 
@@ -52,16 +63,31 @@ class Packing:
 
     layers: frozenset[int]
     """Those whose experts do."""
-    has_zeros: bool
+    form: Format
     products: frozenset[tuple[int, str]] = frozenset()
     """Others that do: a layer, and where in it the product is."""
+
+    def room(
+        self, *lead: int, outputs: int, inputs: int, dtype: torch.dtype, device: torch.device | str
+    ) -> PackedWeight:
+        """For weights [*lead, outputs, inputs]."""
+        if self.form == "fp8":
+            return Fp8.empty(*lead, outputs=outputs, inputs=inputs, dtype=dtype, device=device)
+        has_zeros = self.form == "int4_zeros"
+        return Int4.empty(*lead, outputs=outputs, inputs=inputs, has_zeros=has_zeros, dtype=dtype, device=device)
+
+    def num_bytes(self, outputs: int, inputs: int) -> int:
+        """Of a weight in its room."""
+        layout = layout_of(self.form)
+        zeros = outputs * -(-inputs // layout.block()) * layout.scale_bytes if self.form == "int4_zeros" else 0
+        return layout.bytes_of(outputs, inputs) + zeros
 
 
 @dataclass(frozen=True, slots=True)
 class PackedSlot:
     """Where a tensor of the checkpoint goes as it is packed, or the share of it that this rank holds."""
 
-    held: Int4
+    held: PackedWeight
     share: Share
     dim: int
 
@@ -126,7 +152,8 @@ def plan(
         return None, f"{tensors.note} are unpacked to the model's dtype as they are loaded: {why}"
     experts = f"the experts of {len(layers)} layers and " if layers else ""
     told = f"{tensors.note}: {experts}{len(kept)} other products stay packed in memory; the rest is unpacked at load"
-    return Packing(frozenset(layers), tensors.has_zeros, frozenset(kept)), told
+    assert tensors.form is not None, "`_why_not` comes first"
+    return Packing(frozenset(layers), tensors.form, frozenset(kept)), told
 
 
 def _packed_layers(config: TargetConfig, tensors: PackedTensors, expert_prefix: str) -> list[int]:
@@ -175,9 +202,10 @@ def _why_not(
         return f"there are kernels for packed weights on a GPU, not on a {device.type.upper()}"
     if dtype.itemsize != 2:
         return f"the kernels for packed weights compute in 16 bits, not in {dtype}"
-    if tensors.group is None:
+    if tensors.form is None or tensors.group is None:
         return "there is no kernel for this layout"
-    if why := why_not_packed(tensors.group, config.hidden_size):
+    layout = layout_of(tensors.form)
+    if why := layout.why_not(tensors.group, config.hidden_size):
         return why
     if not layers or config.mixture is None:
         return None
@@ -185,4 +213,4 @@ def _why_not(
     size = even_share(group, width).size
     if size != width and size % tensors.group:
         return f"a rank's {size} of the experts' {width} inputs are no whole groups of {tensors.group}"
-    return why_not_packed(tensors.group, size)
+    return layout.why_not(tensors.group, size)

@@ -17,6 +17,8 @@ Slots = dict[str, Slot | PackedSlot]
 
 PRODUCTS = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.down": ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"),
+    "attention.q_up": ("self_attn.q_b_proj",),
     "attention.output": ("self_attn.o_proj",),
     "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "mlp.down": ("mlp.down_proj",),
@@ -54,13 +56,15 @@ def attention_slots(attention: Attention) -> Slots:
 
 def latent_slots(attention: LatentAttention) -> Slots:
     """The slots of latent attention (`self_attn.…`)."""
-    slots = _whole(attention.kv_down, "self_attn.kv_a_proj_with_mqa") | _columns(attention.output, "self_attn.o_proj")
+    slots = _columns(attention.output, "self_attn.o_proj")
     slots["self_attn.kv_a_layernorm.weight"] = Slot(attention.kv_norm.weight)
-    queries = "q_proj"
-    if attention.q_down is not None and attention.q_norm is not None:
-        slots |= _whole(attention.q_down, "self_attn.q_a_proj")
+    q_rank, kv_rank, turned = attention.sizes
+    downs, queries = {"self_attn.kv_a_proj_with_mqa": _all(kv_rank + turned)}, "q_proj"
+    if attention.q_norm is not None:
+        downs = {"self_attn.q_a_proj": _all(q_rank)} | downs
         slots["self_attn.q_a_layernorm.weight"] = Slot(attention.q_norm.weight)
         queries = "q_b_proj"
+    slots |= _rows(attention.down, downs)
     rows_a_head = attention.q_up.out_features // attention.num_heads
     slots |= _rows(attention.q_up, {f"self_attn.{queries}": attention.heads.times(rows_a_head)})
     kv_up = attention.kv_up
@@ -106,6 +110,10 @@ def head_slots(head: Head, name: str) -> Slots:
     return {f"{name}.weight": Slot(head.weight[: head.share.size], head.share)}
 
 
+def _all(size: int) -> Share:
+    return Share(0, size, size)
+
+
 def _whole(linear: Linear, name: str) -> Slots:
     slots: Slots = {f"{name}.weight": Slot(linear.weight)}
     if linear.bias is not None:
@@ -117,13 +125,13 @@ def _rows(linear: Linear, shares: dict[str, Share]) -> Slots:
     """Row ranges of one product, in their order: name → share of that tensor's rows."""
     sizes = [share.size for share in shares.values()]
     slots: Slots = {}
-    if linear.int4 is None:
+    if linear.held is None:
         parts = linear.weight.split_with_sizes(sizes)
         slots |= {f"{n}.weight": Slot(part, share) for (n, share), part in zip(shares.items(), parts, strict=True)}
     else:
         start = 0
         for name, share in shares.items():
-            slots[f"{name}.weight"] = PackedSlot(linear.int4.rows(start, share.size), share, 0)
+            slots[f"{name}.weight"] = PackedSlot(linear.held.rows(start, share.size), share, 0)
             start += share.size
     if linear.bias is not None:
         biases = linear.bias.split_with_sizes(sizes)
@@ -134,10 +142,10 @@ def _rows(linear: Linear, shares: dict[str, Share]) -> Slots:
 def _columns(linear: SummandLinear, name: str) -> Slots:
     """A product that is cut along its inputs; other ranks than the first know its bias, and take none of it."""
     slots: Slots = {}
-    if linear.int4 is None:
+    if linear.held is None:
         slots[f"{name}.weight"] = Slot(linear.weight, linear.columns, dim=1)
     else:
-        slots[f"{name}.weight"] = PackedSlot(linear.int4, linear.columns, 1)
+        slots[f"{name}.weight"] = PackedSlot(linear.held, linear.columns, 1)
     if linear.bias is not None:
         slots[f"{name}.bias"] = Slot(linear.bias)
     elif linear.bias_elsewhere:

@@ -60,10 +60,16 @@ class Layer(nn.Module):
             if where == index:
                 product = self.get_submodule(path)
                 assert packing is not None and isinstance(product, Linear)
-                product.hold_int4(packing.has_zeros, dtype)
+                product.hold(packing.room(outputs=product.out_features, inputs=product.in_features, **place))
 
     def forward(
-        self, x_BSH: Tensor, delta_BSH: Tensor | Unsummed | None, rotary: Rotary, attend: Attend, index: int
+        self,
+        x_BSH: Tensor,
+        delta_BSH: Tensor | Unsummed | None,
+        rotary: Rotary,
+        attend: Attend,
+        index: int,
+        expert_reuse: int,
     ) -> tuple[Tensor, Tensor, Tensor | Unsummed]:
         """Sums are left to the norm behind them, which reads both parts anyway.
 
@@ -76,7 +82,9 @@ class Layer(nn.Module):
         input_BSH, normed_BSH = self.input_norm.add(x_BSH, delta_BSH)
         attended_BSH = across(self.group, self.attention(normed_BSH, rotary, attend, index), input_BSH)
         x_BSH, normed_BSH = self.mlp_norm.add(input_BSH, attended_BSH)
-        return input_BSH, x_BSH, across(self.group, self.mlp(normed_BSH), x_BSH)
+        mlp = self.mlp
+        mixed = mlp(normed_BSH, expert_reuse) if isinstance(mlp, Mixture) else mlp(normed_BSH)
+        return input_BSH, x_BSH, across(self.group, mixed, x_BSH)
 
     __call__ = forward
 
@@ -128,7 +136,7 @@ class Target(nn.Module):
     ) -> None:
         super().__init__()
         check_target(config, group.size)
-        self.config, self.group = config, group
+        self.config, self.group, self.packing = config, group, packing
         place: dict[str, Any] = {"dtype": dtype, "device": device}
         self.embed = Embedding(config.vocab_size, config.hidden_size, **place)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim, device=device)
@@ -142,12 +150,18 @@ class Target(nn.Module):
         self.requires_grad_(False)
 
     def forward(
-        self, tokens_BS: Tensor, positions_BS: Tensor, attend: Attend, taps: tuple[int, ...] = ()
+        self,
+        tokens_BS: Tensor,
+        positions_BS: Tensor,
+        attend: Attend,
+        taps: tuple[int, ...] = (),
+        expert_reuse: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
         """Runs S tokens of B rows.
 
         Args:
             tokens_BS: int64 ids. positions_BS: int64 rotary positions.
+            expert_reuse: LOSSY, for verifying drafts: see `kernels.experts`. 0 is exact.
             taps: boundaries b, in 0 … num_layers: the input of layer b (num_layers: the last layer's output).
 
         Returns:
@@ -159,7 +173,7 @@ class Target(nn.Module):
         inputs: list[Tensor] = []
         delta_BSH: Tensor | Unsummed | None = None
         for index, layer in enumerate(self.layers):
-            input_BSH, x_BSH, delta_BSH = layer(x_BSH, delta_BSH, rotary, attend, index)
+            input_BSH, x_BSH, delta_BSH = layer(x_BSH, delta_BSH, rotary, attend, index, expert_reuse)
             inputs.append(input_BSH)
         x_BSH, hidden_BSH = self.norm.add(x_BSH, delta_BSH)
         inputs.append(x_BSH)

@@ -223,4 +223,6 @@ class EngineClient:
         if self.status == "loading":
             self.status, self.reason = "ready", ""
         self._tell("engine ready", {"pid": child.pid, "model": settings["model"], "graphs": settings["graphs"]})
+        if reused := settings["engine"].get("expert_reuse"):
+            self._tell("lossy", {"expert_reuse": reused, "means": "answers need not be plain decoding's"})
         self.desk.open(self._slots or settings["engine"]["max_rows"], child.send)

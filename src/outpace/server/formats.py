@@ -202,6 +202,8 @@ def usage(num_prompts: Sequence[int], jobs: Sequence[Job]) -> dict[str, Any]:
     }
     if any(job.tally.simulated for job in jobs):
         speculation["simulated"] = True  # such an answer is worth nothing but its speed, and says so
+    if any(job.tally.lossy for job in jobs):
+        speculation["lossy"] = True  # it need not be plain decoding's
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_written,

@@ -284,6 +284,7 @@ def _tally(chunk: Chunk) -> Tally:
         accepted_at=stats.accepted_at,
         reused=stats.reused,
         simulated=stats.simulated,
+        lossy=stats.lossy,
     )
 
 

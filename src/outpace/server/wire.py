@@ -102,6 +102,7 @@ class Tally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     accepted_at: tuple[int, ...] = ()
     reused: int = 0
     simulated: bool = False
+    lossy: bool = False
 
 
 class Piece(_Message, frozen=True, kw_only=True):

@@ -75,6 +75,7 @@ class Cycle:
             slots_BS,
             with_features=self.k > 0,
             with_logits=True,
+            expert_reuse=self.pair.expert_reuse,
         )
         self.mark("verify")
 

@@ -19,10 +19,19 @@ class Pair:
     cache: KVCache
     drafter: Drafter | None = None
     drafter_cache: KVCache | None = None
+    expert_reuse: int = 0
+    """See `EngineConfig`."""
 
     @classmethod
     def allocate(
-        cls, target: Target, drafter: Drafter | None, *, num_pages: int, page_size: int, dtype: torch.dtype
+        cls,
+        target: Target,
+        drafter: Drafter | None,
+        *,
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        expert_reuse: int = 0,
     ) -> Pair:
         """Allocates the pages of both models on the target's device."""
         config, device = target.config, target.embed.weight.device
@@ -41,9 +50,10 @@ class Pair:
 
         cache = pages(config.num_layers, target.num_cached_heads, config.key_dim, config.shared_value_dim)
         if drafter is None:
-            return cls(target, cache)
+            return cls(target, cache, expert_reuse=expert_reuse)
         wiring = drafter.wiring
-        return cls(target, cache, drafter, pages(1, drafter.num_cached_heads, wiring.key_dim, wiring.shared_value_dim))
+        own = pages(1, drafter.num_cached_heads, wiring.key_dim, wiring.shared_value_dim)
+        return cls(target, cache, drafter, own, expert_reuse)
 
     @property
     def taps(self) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ def verify(
     with_features: bool,
     with_logits: bool = False,
     writes_target: bool = True,
+    expert_reuse: int = 0,
 ) -> Verified:
     """Runs the target over the tokens, stores their K/V, and keeps the boundary features of pages they complete.
 
@@ -56,12 +57,13 @@ def verify(
         with_features: tap the target and fuse for the drafter.
         with_logits: compute the logits of all places.
         writes_target: store the K/V; if not, they are there already.
+        expert_reuse: see `Target.forward`.
     """
     page_size = pair.cache.page_size
     written_BS = slots_BS if writes_target else torch.full_like(slots_BS, TRASH_PAGE)
     attend = PagedAttend(pair.cache, table_BP, start_B, written_BS, pair.target.config.windows)
     taps = pair.taps if with_features else ()
-    hidden_BSH, features_BSF = pair.target(tokens_BS, positions_BS, attend, taps)
+    hidden_BSH, features_BSF = pair.target(tokens_BS, positions_BS, attend, taps, expert_reuse)
     logits_BSV = pair.target.logits(hidden_BSH) if with_logits else None
     touched = pair.target.experts_touched() if with_logits else None
     if features_BSF is None:

@@ -16,8 +16,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outpace.kernels.gpu import activation, attention, decode, exchange, exchange_norm, experts, latent, linear, mask
-from outpace.kernels.gpu import mixture, norm, packed_linear, places, rope, sample, settle, splits as splits_, truncate
+from outpace.kernels.gpu import activation, attention, decode, exchange, exchange_norm, experts, heads, latent, latents
+from outpace.kernels.gpu import linear, mask, mixture, norm, packed as gpu_packed, packed_linear, places, rope, sample
+from outpace.kernels.gpu import settle, splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -41,7 +42,9 @@ for model in (FLOAT, "*bf16"):
         kinds = pointers(kernel, model) | ({"delta_ptr": FLOAT} if parts > 1 else {})
         compile(kernel, kinds, PARTS=parts, BLOCK=1024, PDL=True)
     compile(norm._embed_and_norm, pointers(norm._embed_and_norm, model, token_ptr=INT), BLOCK=1024)
-    compile(activation._silu_mul, pointers(activation._silu_mul, model), BLOCK=1024, PDL=True)
+    for parts in (1, 16):
+        kinds = pointers(activation._silu_mul, model, gate_up_ptr=FLOAT if parts > 1 else model)
+        compile(activation._silu_mul, kinds, PARTS=parts, BLOCK=1024, PDL=True)
     kernel = rope._angles
     compile(kernel, pointers(kernel, model, position_ptr=INT, freq_ptr=FLOAT), D=128, BLOCK=128)
     for norms in (True, False):
@@ -111,10 +114,19 @@ for model in (FLOAT, "*bf16"):
             SPLITS=splits, BLOCK_M=16, BLOCK_T=32, BLOCK_R=512, BLOCK_D=64,
             PRECISION="ieee" if model == FLOAT else None, PDL=True,
         )
-    kernel = latent._store_latent
-    compile(kernel, pointers(kernel, model, slot_ptr=INT), R=512, D=64, BLOCK_R=512, BLOCK_D=64, PDL=True)
+    for parts, q_rank in ((1, 0), (4, 1536)):
+        kernel = latents._store_latents
+        kinds = pointers(kernel, model, slot_ptr=INT, part_ptr=FLOAT if parts > 1 else model)
+        compile(
+            kernel, kinds, PARTS=parts, Q=q_rank, R=512, D=64, BLOCK_Q=2048, BLOCK_R=512, BLOCK_D=64, PDL=True
+        )
     compile(mask._mask, pointers(mask._mask, model, allowed_ptr="*i32"), BLOCK=4096, PDL=True)
     compile(settle._keep_boundaries, pointers(settle._keep_boundaries, model, slot_ptr=INT), PAGE=16, BLOCK=2048)
+for rows, outputs in ((16, 16), (64, 64)):
+    kernel = heads._multiply_heads
+    compile(
+        kernel, pointers(kernel, "*bf16"), BLOCK_M=rows, BLOCK_O=outputs, BLOCK_K=128, STAGES=4, PDL=True
+    )
 kernel = linear._multiply
 for gated in (True, False):
     kinds = pointers(linear._multiply_wide, "*bf16")
@@ -129,33 +141,35 @@ for gated in (True, False):
             BLOCK_K=128, STAGES=3, PDL=True,
         )
 kernel = mixture._choose
-kinds = pointers(kernel, FLOAT, logits_ptr="*bf16", expert_ptr="*i32")
+kinds = pointers(kernel, FLOAT, logits_ptr="*bf16", expert_ptr="*i32", first_ptr="*i32")
 for normalizes in (True, False):
     compile(
-        kernel, kinds, C=8, PARTS=1, SIGMOID=False, CORRECTS=False, NORMALIZES=normalizes, GROUPS=1, BEST=1, BLOCK_C=8,
-        BLOCK_E=512, PDL=True,
+        kernel, kinds, C=8, REUSE=0 if normalizes else 3, PARTS=1, SIGMOID=False, CORRECTS=False, NORMALIZES=normalizes,
+        GROUPS=1, BEST=1, BLOCK_C=8, BLOCK_E=512, PDL=True,
     )
 for groups in (1, 8):
     compile(
-        kernel, kinds | {"logits_ptr": FLOAT}, C=6, PARTS=4, SIGMOID=True, CORRECTS=True, NORMALIZES=True,
+        kernel, kinds | {"logits_ptr": FLOAT}, C=6, REUSE=0, PARTS=4, SIGMOID=True, CORRECTS=True, NORMALIZES=True,
         GROUPS=groups, BEST=4, BLOCK_C=8, BLOCK_E=256, PDL=True,
     )
 for counts in (0, 4):
     kinds = pointers(mixture._group, "*i32")
     compile(mixture._group, kinds, COUNTS=counts, M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
 ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")
-for model, gated in (("*fp16", True), ("*bf16", False)):
-    kernel = packed_linear._multiply_int4
-    compile(
-        kernel, pointers(kernel, model, **ints), GATED=gated, HAS_BIAS=gated,
-        HAS_ZEROS=not gated, EVEN=gated, BLOCK_M=16, BLOCK_N=64, STAGES=3, PDL=True,
-    )
-for splits, rows, zeros in ((4, 16, False), (1, 64, True)):
-    whole = {"C": 8, "HAS_ZEROS": zeros, "EVEN": not zeros, "M": rows, "BLOCK_N": 64, "STAGES": 3, "PDL": True}
+packed = ((4, True, 16, False), (4, False, 64, True), (8, True, 64, False), (8, False, 16, False))
+for bits, gated, rows, zeros in packed:
+    whole = {"BITS": bits, "HAS_ZEROS": zeros, "EVEN": not zeros, "BLOCK_N": 64, "STAGES": 3, "PDL": True}
+    kinds = ints if bits == 4 else ints | {"scale_ptr": FLOAT, "zero_ptr": FLOAT}
+    kernel = packed_linear._multiply_packed
+    model = "*fp16" if gated else "*bf16"
+    compile(kernel, pointers(kernel, model, **kinds), GATED=gated, HAS_BIAS=gated, BLOCK_M=rows, **whole)
+    kernel = gpu_packed._unpack
+    compile(kernel, pointers(kernel, model, **kinds), BITS=bits, HAS_ZEROS=zeros, BLOCK_N=64)
+    whole |= {"C": 8, "M": 8}
     kernel = experts._gate_up
-    compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **ints), SPLITS=splits, **whole)
+    compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **kinds), SPLITS=4 if gated else 1, **whole)
     kernel = experts._down
-    compile(kernel, pointers(kernel, "*bf16", score_ptr=FLOAT, out_ptr=FLOAT, **ints), TILES=4, **whole)
+    compile(kernel, pointers(kernel, "*bf16", score_ptr=FLOAT, out_ptr=FLOAT, **kinds), TILES=4, **whole)
 kernel = mixture._multiply_chosen
 for gated in (True, False):
     kinds = pointers(kernel, "*bf16", score_ptr=FLOAT, expert_ptr="*i32", pair_ptr="*i32")

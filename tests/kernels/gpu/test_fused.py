@@ -45,7 +45,9 @@ def test_silu_mul(dtype: torch.dtype) -> None:
     gate_up = torch.randn(2, 3, 2 * 1100, dtype=dtype, device=DEVICE)
     gate, up = gate_up.double().chunk(2, -1)
     expected = F.silu(gate) * up
-    assert (silu_mul(gate_up) - expected).norm() / expected.norm() < tolerance(dtype)
+    assert (silu_mul(gate_up, dtype) - expected).norm() / expected.norm() < tolerance(dtype)
+    parts = torch.stack((gate_up.float() / 2, gate_up.float() / 4, gate_up.float() / 4))
+    assert (silu_mul(parts, dtype, parts=3) - expected).norm() / expected.norm() < tolerance(dtype)
 
 
 @pytest.mark.parametrize("num_ids", [61, 5000])

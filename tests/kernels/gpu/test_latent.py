@@ -12,7 +12,9 @@ from outpace.models.arch import RopeConfig
 from outpace.models.rope import RotaryEmbedding, rotate
 
 pytest.importorskip("triton", reason="the kernels need Triton")
-from outpace.kernels.gpu.latent import latent_attention, store_latent
+from outpace.kernels.gpu.heads import multiply_heads
+from outpace.kernels.gpu.latent import latent_attention
+from outpace.kernels.gpu.latents import store_latents
 
 R, D, PLAIN, PAGE, NUM_PAGES = 24, 8, 12, 4, 36
 STARTS = [0, 3, 17, 100]
@@ -35,7 +37,7 @@ def test_equals_a_plain_softmax_over_what_was_stored(
     rotary = RotaryEmbedding(RopeConfig(theta=100.0), D, device=DEVICE)(positions, dtype)
     down = torch.randn(B, num_tokens, R + D, dtype=dtype, device=DEVICE)
     weight = torch.rand(R, dtype=dtype, device=DEVICE) + 0.5
-    store_latent(down, rotary, (weight, 1e-6), slots, cache)
+    store_latents(down, rotary, None, weight, 1e-6, slots, cache)
     close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
     stored = cache[slots]
     assert torch.allclose(stored[..., :R], F.rms_norm(down[..., :R], (R,), weight, 1e-6), **close)
@@ -73,6 +75,37 @@ def test_what_is_not_finite_is_stored_as_zero() -> None:
     down[0, 1, R + 1] = torch.nan
     positions, slots = torch.tensor([[4, 5]], device=DEVICE), torch.tensor([[2, 6]], device=DEVICE)
     rotary = RotaryEmbedding(RopeConfig(), D, device=DEVICE)(positions, torch.float32)
-    store_latent(down, rotary, (torch.ones(R, device=DEVICE), 1e-6), slots, cache)
+    store_latents(down, rotary, None, torch.ones(R, device=DEVICE), 1e-6, slots, cache)
     assert cache.isfinite().all()
     assert (cache[[0, 1, 3, 4, 5, 7]] == 1).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_queries_latent_is_normed_beside(dtype: torch.dtype, parts: int) -> None:
+    Q = 20
+    pages, slots = torch.zeros(2, 8, R + D, dtype=dtype, device=DEVICE), torch.tensor([[3, 6, 1]], device=DEVICE)
+    rotary = RotaryEmbedding(RopeConfig(), D, device=DEVICE)(slots, dtype)
+    q_weight, weight = (torch.rand(size, dtype=dtype, device=DEVICE) + 0.5 for size in (Q, R))
+    summands = torch.randn(parts, 1, 3, Q + R + D, dtype=dtype if parts == 1 else torch.float32, device=DEVICE)
+    down = summands.sum(0).to(dtype)
+    given = summands[0] if parts == 1 else summands
+    queries = store_latents(given, rotary, q_weight, weight, 1e-6, slots, pages[0])
+    assert queries is not None
+    close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+    assert torch.allclose(queries, F.rms_norm(down[..., :Q], (Q,), q_weight, 1e-6), **close)
+    assert store_latents(down[..., Q:].contiguous(), rotary, None, weight, 1e-6, slots, pages[1]) is None
+    assert torch.allclose(pages[0], pages[1], **close)
+
+
+@pytest.mark.parametrize(("rows", "heads", "outputs", "inputs"), [(1, 8, 96, 40), (5, 3, 40, 200), (20, 2, 16, 128)])
+def test_each_head_has_its_own_product(rows: int, heads: int, outputs: int, inputs: int) -> None:
+    x = torch.randn(rows, heads, inputs + 8, device=DEVICE).to(DTYPES[1])[..., :inputs]
+    weight = torch.randn(heads, inputs, outputs + 8, device=DEVICE).to(DTYPES[1])[..., 8:]
+    expected = torch.einsum("mnk,nko->mno", x.double(), weight.double())
+    across = multiply_heads(x, weight.transpose(1, 2))
+    along = multiply_heads(x, weight.transpose(1, 2).contiguous())
+    for found in (across, along):
+        assert found.is_contiguous() and (found - expected).norm() / expected.norm() < 5e-3
+    alone = multiply_heads(x[-1:], weight.transpose(1, 2))
+    assert torch.equal(alone, across[-1:]) or DEVICE.type == "cpu"

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from kernels.gpu.test_attention import DEVICE, DTYPES
 
 pytest.importorskip("triton", reason="the kernels need Triton")
+from outpace.kernels.experts import Reuse, among_open
 from outpace.kernels.gpu.mixture import Routing, choose, fits, mixture
 from outpace.models.arch import MixtureConfig
 from outpace.models.mixture import Mixture
@@ -34,7 +35,8 @@ def test_the_best_are_chosen(num_experts: int, num_chosen: int, normalizes: bool
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("case", ["sigmoid", "groups", "softmax groups", "correction alone"])
-def test_routing_is_the_layers_own(case: str, parts: int) -> None:
+@pytest.mark.parametrize("num_reused", [0, 2])
+def test_routing_is_the_layers_own(case: str, parts: int, num_reused: int) -> None:
     """As DeepSeek and Kimi publish it, against `Mixture.choose`, which is held against transformers elsewhere."""
     fields: dict[str, Any] = {"num_chosen": 3, "normalizes": case != "softmax groups", "scale": 2.5}
     fields["scoring"] = "softmax" if case == "softmax groups" else "sigmoid"
@@ -56,12 +58,27 @@ def test_routing_is_the_layers_own(case: str, parts: int) -> None:
         layer.router.weight.copy_(torch.eye(num_experts))  # so that what it is given are its logits
         if layer.correction_E is not None:
             layer.correction_E.uniform_(-0.3, 0.3)
-        expected, scores = layer.choose(summands.sum(0))
+        reuse = Reuse(num_reused, 3)
+        expected, scores = layer.choose(summands.sum(0), reuse)
     routing = Routing(**fields)
     assert routing.why_not(num_experts) is None
-    found = choose(summands if parts > 1 else summands[0], routing, layer.correction_E)
+    found = choose(summands if parts > 1 else summands[0], routing, layer.correction_E, reuse=reuse)
     assert torch.equal(found[0].long(), expected)
     assert torch.allclose(found[1], scores, atol=1e-6)
+
+
+def test_a_drafted_token_opens_few_experts() -> None:
+    """Rows of three tokens: the first's experts are its best; the others' are open, and their own best among them."""
+    ranked, reuse = torch.rand(6, 32), Reuse(3, 3)
+    best, found = (scores.topk(4).indices for scores in (ranked, among_open(ranked, 4, reuse)))
+    opened = {e for t in range(6) for e in best[t, : 4 if t % 3 == 0 else 1].tolist()}
+    for token in range(6):
+        assert set(found[token].tolist()) <= opened
+        assert found[token, 0] == best[token, 0]
+        if token % 3 == 0:
+            assert torch.equal(found[token], best[token])
+    assert len(found.unique()) < len(best.unique())
+    assert torch.equal(among_open(ranked, 4, Reuse(3, 1)), ranked), "plain steps are exact"
 
 
 def test_groups_that_the_kernel_does_not_know() -> None:

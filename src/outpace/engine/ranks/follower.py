@@ -119,7 +119,12 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
     assert isinstance(settle, orders.Settle)
     config = settle.config
     pair = Pair.allocate(
-        target.model, drafter, num_pages=config.num_pages, page_size=config.page_size, dtype=DTYPES[load.dtype]
+        target.model,
+        drafter,
+        num_pages=config.num_pages,
+        page_size=config.page_size,
+        dtype=DTYPES[load.dtype],
+        expert_reuse=config.expert_reuse,
     )
     runner = Runner(pair, config)
     pipe.send(orders.Settled())

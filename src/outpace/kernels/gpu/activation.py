@@ -24,22 +24,33 @@ def silu_times(gate, up, kind: tl.constexpr):
 
 
 @triton.jit
-def _silu_mul(gate_up_ptr, out_ptr, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _silu_mul(gate_up_ptr, out_ptr, width, num_elements, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     launch_next(PDL)
     wait(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = column < width
-    gate = tl.load(gate_up_ptr + row * 2 * width + column, mask=real, other=0.0)
-    up = tl.load(gate_up_ptr + row * 2 * width + width + column, mask=real, other=0.0)
-    tl.store(out_ptr + row * width + column, silu_times(gate, up, gate.dtype).to(gate.dtype), mask=real)
+    kind: tl.constexpr = out_ptr.dtype.element_ty
+    place = gate_up_ptr + row * 2 * width + column
+    gate = tl.load(place, mask=real, other=0.0).to(tl.float32)
+    up = tl.load(place + width, mask=real, other=0.0).to(tl.float32)
+    for _ in tl.static_range(1, PARTS):
+        place += num_elements.to(tl.int64)
+        gate += tl.load(place, mask=real, other=0.0)
+        up += tl.load(place + width, mask=real, other=0.0)
+    tl.store(out_ptr + row * width + column, silu_times(gate, up, kind).to(kind), mask=real)
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) · up of a contiguous [..., 2·I] whose first half is the gate; returns [..., I]."""
-    width = gate_up.shape[-1] // 2
-    out = torch.empty((*gate_up.shape[:-1], width), dtype=gate_up.dtype, device=gate_up.device)
+def silu_mul(gate_up: Tensor, dtype: torch.dtype, *, parts: int = 1) -> Tensor:
+    """silu(gate) · up of a contiguous [..., 2·I] whose first half is the gate; returns [..., I] in that dtype.
+
+    With `parts` it comes as so many summands in float32, [parts, ..., 2·I].
+    """
+    shape, width = gate_up.shape[int(parts > 1) :], gate_up.shape[-1] // 2
+    out = torch.empty((*shape[:-1], width), dtype=dtype, device=gate_up.device)
     num_rows = out.numel() // width
     grid = (num_rows, triton.cdiv(width, _BLOCK))
-    _silu_mul[grid](gate_up, out, width, BLOCK=_BLOCK, num_warps=4, **overlapped(gate_up.device))
+    _silu_mul[grid](
+        gate_up, out, width, 2 * out.numel(), PARTS=parts, BLOCK=_BLOCK, num_warps=4, **overlapped(gate_up.device)
+    )
     return out

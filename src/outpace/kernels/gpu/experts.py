@@ -1,4 +1,4 @@
-"""Experts in INT4 for few tokens: `mixture`'s launches, over weights that stay packed until they are in registers.
+"""Packed experts for few tokens: `mixture`'s launches, over weights that stay packed until they are in registers.
 
 Time follows the bytes of the experts that somebody chose: each is read once for all of its tokens. Gate and up are
 split over the inputs, so that eight experts cut over eight ranks keep a whole GPU busy; whichever split of a tile comes
@@ -21,15 +21,16 @@ from torch import Tensor
 
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.int4 import planes
 from outpace.kernels.gpu.mixture import Groups, group_pairs
-from outpace.kernels.int4 import BLOCK, Int4
+from outpace.kernels.gpu.packed import add_block, layout
+from outpace.kernels.packed import PackedWeight
 
-_OUTPUTS = 64
-"""Of a tile, twice where gate and up are one."""
+_OUTPUTS, _ROWS, _STAGES, _WARPS = 64, 8, 4, 4
+"""Of a tile: outputs, twice where gate and up are one, and pairs; how many are on their way, and who does them. Few
+tokens share an expert, and with so few pairs the tensor cores' instructions need no waiting for each other."""
 _PROGRAMS = 264
 """As many as splits are made for when a token's experts, eight of them, are all there is."""
-_MAX_SPLITS = 4
+_MAX_SPLITS = 8
 _TILES = 4
 """That a program of the down product goes through."""
 
@@ -58,6 +59,7 @@ def _gate_up(
     num_pairs,
     C: tl.constexpr,
     SPLITS: tl.constexpr,
+    BITS: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
     EVEN: tl.constexpr,
     M: tl.constexpr,
@@ -72,42 +74,21 @@ def _gate_up(
     if expert >= 0:
         kind: tl.constexpr = x_ptr.dtype.element_ty
         n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        i = tl.arange(0, 32)
         pair_M, live_M = _rows(pair_ptr, group, M)
         live_N = n < width
-        x_MI = x_ptr + (pair_M // C)[:, None] * num_inputs + i[None, :]
-        word_NI = word_ptr + expert * num_blocks * 2 * width * 32 + n[:, None] * 32 + i[None, :]
-        place = expert * num_blocks * 8 * width
-        scale_N, zero_N = scale_ptr + place + n, zero_ptr + place + n
+        x_M = x_ptr + (pair_M // C) * num_inputs
+        SCALES: tl.constexpr = 4 if BITS == 4 else 1
+        first = expert * num_blocks * 2 * width
+        word_N = word_ptr + first * 32 + n * 32
+        scale_N, zero_N = scale_ptr + first * SCALES + n, zero_ptr + first * SCALES + n
         share = tl.cdiv(num_blocks, SPLITS)
         gate_NM = tl.zeros((BLOCK_N, M), tl.float32)
         up_NM = tl.zeros((BLOCK_N, M), tl.float32)
         for at in tl.range(split * share, tl.minimum((split + 1) * share, num_blocks), num_stages=STAGES):
-            gate_word = tl.load(word_NI + at * width * 64, mask=live_N[:, None], other=0, eviction_policy="evict_first")
-            up_word = tl.load(
-                word_NI + (at * 2 + 1) * width * 32, mask=live_N[:, None], other=0, eviction_policy="evict_first"
-            )
-            for j in tl.static_range(4):
-                live_MI, high_MI = live_M[:, None], live_M[:, None]
-                if not EVEN:
-                    live_MI &= (at * 256 + 32 * j + i < num_inputs)[None, :]
-                    high_MI &= (at * 256 + 128 + 32 * j + i < num_inputs)[None, :]
-                x_low = tl.load(x_MI + at * 256 + 32 * j, mask=live_MI, other=0.0)
-                x_high = tl.load(x_MI + at * 256 + 128 + 32 * j, mask=high_MI, other=0.0)
-                step = (at * 4 + j) * 2 * width
-                scale = tl.load(scale_N + step, mask=live_N, other=0)
-                zero = scale
-                if HAS_ZEROS:
-                    zero = tl.load(zero_N + step, mask=live_N, other=0)
-                low, high = planes(gate_word, scale, zero, j, HAS_ZEROS, kind)
-                gate_NM = tl.dot(low, x_low.T, gate_NM)
-                gate_NM = tl.dot(high, x_high.T, gate_NM)
-                scale = tl.load(scale_N + step + width, mask=live_N, other=0)
-                if HAS_ZEROS:
-                    zero = tl.load(zero_N + step + width, mask=live_N, other=0)
-                low, high = planes(up_word, scale, zero, j, HAS_ZEROS, kind)
-                up_NM = tl.dot(low, x_low.T, up_NM)
-                up_NM = tl.dot(high, x_high.T, up_NM)
+            gate_NM, up_NM = add_block(
+                gate_NM, up_NM, x_M, word_N, scale_N, zero_N, at, 2 * width, width, live_M, live_N, num_inputs,
+                BITS, True, HAS_ZEROS, EVEN,
+            )  # fmt: skip
         live_NM = live_N[:, None] & live_M[None, :]
         out_NM = out_ptr + pair_M[None, :] * width + n[:, None]
         if SPLITS == 1:
@@ -146,6 +127,7 @@ def _down(
     num_tokens,
     C: tl.constexpr,
     TILES: tl.constexpr,
+    BITS: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
     EVEN: tl.constexpr,
     M: tl.constexpr,
@@ -161,37 +143,24 @@ def _down(
     group = tl.program_id(1)
     expert = tl.load(expert_ptr + group).to(tl.int64)
     if expert >= 0:
-        kind: tl.constexpr = x_ptr.dtype.element_ty
-        i = tl.arange(0, 32)
         pair_M, live_M = _rows(pair_ptr, group, M)
         score_M = tl.load(score_ptr + pair_M, mask=live_M, other=0.0)
         out_M = (pair_M % C * num_tokens + pair_M // C) * num_outputs
-        x_MI = x_ptr + pair_M[:, None] * width + i[None, :]
-        word_I = word_ptr + expert * num_blocks * num_outputs * 32 + i
-        place = expert * num_blocks * 4 * num_outputs
+        x_M = x_ptr + pair_M * width
+        SCALES: tl.constexpr = 4 if BITS == 4 else 1
+        of_expert = expert * num_blocks * num_outputs
         first = tl.program_id(0) * TILES
         sum_NM = tl.zeros((BLOCK_N, M), tl.float32)
         for step in tl.range(0, TILES * num_blocks, num_stages=STAGES):
             at = step % num_blocks
             n = (first + step // num_blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
             live_N = n < num_outputs
-            word_NI = word_I[None, :] + (at * num_outputs + n)[:, None] * 32
-            word = tl.load(word_NI, mask=live_N[:, None], other=0, eviction_policy="evict_first")
-            for j in tl.static_range(4):
-                live_MI, high_MI = live_M[:, None], live_M[:, None]
-                if not EVEN:
-                    live_MI &= (at * 256 + 32 * j + i < width)[None, :]
-                    high_MI &= (at * 256 + 128 + 32 * j + i < width)[None, :]
-                x_low = tl.load(x_MI + at * 256 + 32 * j, mask=live_MI, other=0.0)
-                x_high = tl.load(x_MI + at * 256 + 128 + 32 * j, mask=high_MI, other=0.0)
-                of_N = place + (at * 4 + j) * num_outputs + n
-                scale = tl.load(scale_ptr + of_N, mask=live_N, other=0)
-                zero = scale
-                if HAS_ZEROS:
-                    zero = tl.load(zero_ptr + of_N, mask=live_N, other=0)
-                low, high = planes(word, scale, zero, j, HAS_ZEROS, kind)
-                sum_NM = tl.dot(low, x_low.T, sum_NM)
-                sum_NM = tl.dot(high, x_high.T, sum_NM)
+            word_N = word_ptr + of_expert * 32 + n * 32
+            scale_N, zero_N = scale_ptr + of_expert * SCALES + n, zero_ptr + of_expert * SCALES + n
+            sum_NM, _ = add_block(
+                sum_NM, sum_NM, x_M, word_N, scale_N, zero_N, at, num_outputs, 0, live_M, live_N, width,
+                BITS, False, HAS_ZEROS, EVEN,
+            )  # fmt: skip
             if at == num_blocks - 1:
                 live_NM = live_N[:, None] & live_M[None, :]
                 tl.store(out_ptr + out_M[None, :] + n[:, None], sum_NM * score_M[None, :], mask=live_NM)
@@ -208,8 +177,14 @@ def splits_of(width: int, num_blocks: int) -> int:
     return -(-num_blocks // share)
 
 
-def mixture_int4(
-    x_TH: Tensor, experts_TC: Tensor, scores_TC: Tensor, gate_up: Int4, down: Int4, *, num_more: int = 0
+def mixture_packed(
+    x_TH: Tensor,
+    experts_TC: Tensor,
+    scores_TC: Tensor,
+    gate_up: PackedWeight,
+    down: PackedWeight,
+    *,
+    num_more: int = 0,
 ) -> Tensor:
     """Summands [C + more, T, H] in float32: score · down(silu(gate(x)) · up(x)) for each of a token's experts.
 
@@ -223,25 +198,25 @@ def mixture_int4(
     """
     (T, H), C, width, device = x_TH.shape, experts_TC.shape[1], down.num_inputs, x_TH.device
     E, tiles = len(down.words), triton.cdiv(width, _OUTPUTS)
-    blocks = gate_up.words.shape[1]
+    blocks = gate_up.num_blocks
     splits = splits_of(width, blocks)
-    groups: Groups = group_pairs(experts_TC, E, num_counts=tiles if splits > 1 else 0)
-    rows, num_groups = groups.pair_GM.shape[1], len(groups.expert_G)
+    groups: Groups = group_pairs(experts_TC, E, _ROWS, num_counts=tiles if splits > 1 else 0)
+    num_groups = len(groups.expert_G)
     hidden_PI = torch.empty((T * C, width), dtype=x_TH.dtype, device=device)
     parts = hidden_PI
     if splits > 1:
         parts = torch.empty((splits, T * C, 2 * width), dtype=torch.float32, device=device)
-    shared = {"C": C, "HAS_ZEROS": gate_up.zeros is not None, "M": rows, "BLOCK_N": _OUTPUTS, "num_warps": 4}
-    shared |= {"STAGES": 4 if rows == 16 else 3} | overlapped(device)
+    shared = {"C": C, "M": _ROWS, "BLOCK_N": _OUTPUTS, "num_warps": _WARPS}
+    shared |= {"STAGES": _STAGES} | overlapped(device)
     zeros = gate_up.scales if gate_up.zeros is None else gate_up.zeros
     _gate_up[(tiles, splits, num_groups)](
         x_TH, gate_up.words, gate_up.scales, zeros, groups.expert_G, groups.pair_GM, groups.count_G, parts, hidden_PI,
-        width, H, blocks, T * C, SPLITS=splits, EVEN=H % BLOCK == 0, **shared,
+        width, H, blocks, T * C, SPLITS=splits, **layout(gate_up, H), **shared,
     )  # fmt: skip
     out_CTH = torch.empty((C + num_more, T, H), dtype=torch.float32, device=device)
     zeros = down.scales if down.zeros is None else down.zeros
     _down[(triton.cdiv(H, _OUTPUTS * _TILES), num_groups)](
         hidden_PI, down.words, down.scales, zeros, scores_TC, groups.expert_G, groups.pair_GM, out_CTH,
-        H, width, down.words.shape[1], T, TILES=_TILES, EVEN=width % BLOCK == 0, **shared,
+        H, width, down.num_blocks, T, TILES=_TILES, **layout(down, width), **shared,
     )  # fmt: skip
     return out_CTH

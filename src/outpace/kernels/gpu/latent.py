@@ -17,7 +17,6 @@ import triton.language as tl
 from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.rope import finite
 from outpace.kernels.gpu.softmax import soften
 from outpace.kernels.gpu.splits import join, span
 
@@ -120,78 +119,6 @@ def _attend_latent(
         tl.store(peak_ptr + place_M, peak_M, mask=live_M)
         tl.store(total_ptr + place_M, total_M, mask=live_M)
         tl.store(out_ptr + place_M[:, None] * R + r[None, :], out_MR, mask=live_MR)
-
-
-@triton.jit
-def _store_latent(
-    down_ptr,
-    cos_ptr,
-    sin_ptr,
-    weight_ptr,
-    slot_ptr,
-    cache_ptr,
-    eps,
-    R: tl.constexpr,
-    D: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """One token's latent normed, its key's turned part turned, both stored; what is not finite becomes 0."""
-    launch_next(PDL)
-    token = tl.program_id(0).to(tl.int64)
-    r, d = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_D)
-    weight_R = tl.load(weight_ptr + r, mask=r < R, other=0.0).to(tl.float32)
-    wait(PDL)
-    kind: tl.constexpr = cache_ptr.dtype.element_ty
-    source = down_ptr + token * (R + D)
-    x_R = tl.load(source + r, mask=r < R, other=0.0).to(tl.float32)
-    scale = 1.0 / tl.sqrt(tl.sum(x_R * x_R, 0) / R + eps)
-    latent_R = (x_R * scale * weight_R).to(kind)
-    x_D = tl.load(source + R + d, mask=d < D, other=0.0).to(tl.float32)
-    y_D = tl.load(source + R + (d + D // 2) % D, mask=d < D, other=0.0).to(tl.float32)
-    cos = tl.load(cos_ptr + token * D + d, mask=d < D, other=0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + token * D + d, mask=d < D, other=0.0).to(tl.float32)
-    key_D = (x_D * cos + y_D * sin).to(kind)
-    place = cache_ptr + tl.load(slot_ptr + token) * (R + D)
-    tl.store(place + r, finite(latent_R), mask=r < R)
-    tl.store(place + R + d, finite(key_D), mask=d < D)
-
-
-def store_latent(
-    down_BSE: Tensor,
-    rotary: tuple[Tensor, Tensor],
-    norm: tuple[Tensor, float],
-    slots_BS: Tensor,
-    cache_NE: Tensor,
-) -> None:
-    """Stores new tokens' latents, normed, and the turned part of their keys.
-
-    Args:
-        down_BSE: contiguous: latents before their norm, and the key's part before it is turned.
-        rotary: cos and sin, [B, S, 1, D] each, the first half of sin negated.
-        norm: the latents' norm's weight and epsilon.
-        slots_BS: int64, contiguous.
-        cache_NE: one layer's cache, contiguous.
-    """
-    cos, sin = rotary
-    D = cos.shape[-1]
-    R = cache_NE.shape[-1] - D
-    _store_latent[(slots_BS.numel(),)](
-        down_BSE,
-        cos,
-        sin,
-        norm[0],
-        slots_BS,
-        cache_NE,
-        norm[1],
-        R=R,
-        D=D,
-        BLOCK_R=triton.next_power_of_2(R),
-        BLOCK_D=triton.next_power_of_2(D),
-        num_warps=4,
-        **overlapped(down_BSE.device),
-    )
 
 
 def latent_attention(

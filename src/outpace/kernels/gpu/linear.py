@@ -38,6 +38,10 @@ _PROGRAMS = 132
 _MAX_SPLITS = 4
 _LINE = tl.constexpr(64)
 """Elements of a line of the L2 cache."""
+_MANY_INPUTS = 4096
+"""From here on so few outputs as a router's, or those of a shared expert's share, are split further."""
+_SPLIT_GATES = 2048
+"""Gate and up with fewer outputs together would keep few multiprocessors busy: they are split, and SiLU joins them."""
 
 
 @triton.jit
@@ -170,7 +174,12 @@ class Tile:
     splits: int = 1
 
 
-def tile_of(num_outputs: int, rows: int, gated: bool, splits: bool) -> Tile:
+def splits_gate(num_outputs: int, num_inputs: int) -> bool:
+    """Whether gate and up, of so many outputs together, are better a product in summands than one with `gated`."""
+    return num_outputs < _SPLIT_GATES and num_inputs >= _MANY_INPUTS
+
+
+def tile_of(num_outputs: int, rows: int, gated: bool, splits: bool, num_inputs: int = 0) -> Tile:
     """The tile for a product, by what measured best on an H200 (docs/log.md).
 
     What depends on the rows changes no bit of the result.
@@ -180,14 +189,15 @@ def tile_of(num_outputs: int, rows: int, gated: bool, splits: bool) -> Tile:
         rows: of x, filled up to a power of two.
         gated: each program reads two such tiles.
         splits: it may be split.
+        num_inputs: columns of W.
     """
     few = rows <= FEW_ROWS
     if gated:
         return Tile(64, 128, 3 if rows <= 16 else 4, 4) if few else Tile(64, 64, 3, 4)
     if num_outputs >= 16384:
         return Tile(128, 128, 3 if rows <= 16 else 4, 4) if few else Tile(128, 64, 3, 8)
-    num_splits = 1
-    while splits and num_splits < _MAX_SPLITS and 2 * num_splits * triton.cdiv(num_outputs, 64) <= _PROGRAMS:
+    num_splits, most = 1, 16 if num_inputs >= _MANY_INPUTS else _MAX_SPLITS
+    while splits and num_splits < most and 2 * num_splits * triton.cdiv(num_outputs, 64) <= _PROGRAMS:
         num_splits *= 2
     if few:
         return Tile(64, 128, 6, 4, num_splits)
@@ -232,7 +242,7 @@ def multiply(
     rows_MK = x if x.dim() == 2 else x.flatten(0, -2)
     M, N = rows_MK.shape[0], weight_NK.shape[0] // (2 if gated else 1)
     block_m = max(16, triton.next_power_of_2(M))
-    tile = tile_of(N, block_m, gated, splits)
+    tile = tile_of(N, block_m, gated, splits, K)
     shape, dtype = (*x.shape[:-1], N), torch.float32 if wide else x.dtype
     if tile.splits > 1:
         shape, dtype = (tile.splits, *shape), torch.float32

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outpace.kernels.experts import NO_REUSE, Reuse
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 
@@ -45,13 +46,18 @@ def _in_best_groups(ranked_E, BLOCK_E: tl.constexpr, GROUPS: tl.constexpr, BEST:
     return tl.reshape(tl.where(taken_G[:, None], ranked_GX, float("-inf")), (BLOCK_E,))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "tokens_a_row"])
 def _choose(
-    logits_ptr, correction_ptr, expert_ptr, score_ptr, num_experts, num_elements, scale, C: tl.constexpr,
-    PARTS: tl.constexpr, SIGMOID: tl.constexpr, CORRECTS: tl.constexpr, NORMALIZES: tl.constexpr,
-    GROUPS: tl.constexpr, BEST: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
+    logits_ptr, correction_ptr, first_ptr, expert_ptr, score_ptr, num_experts, num_elements, scale, num_tokens,
+    tokens_a_row, C: tl.constexpr, REUSE: tl.constexpr, PARTS: tl.constexpr, SIGMOID: tl.constexpr,
+    CORRECTS: tl.constexpr, NORMALIZES: tl.constexpr, GROUPS: tl.constexpr, BEST: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A token's best experts, the first of equals first, and their scores."""
+    """A token's best experts, the first of equals first, and their scores.
+
+    With REUSE, only among those that some token opens, which `first_ptr` tells: a row's first token all of its best,
+    the others their best but for REUSE; where groups leave too few of those, others follow.
+    """
     launch_next(PDL)
     token = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, BLOCK_E)
@@ -61,25 +67,40 @@ def _choose(
     logit_E = tl.load(place_E, mask=real_E, other=float("-inf")).to(tl.float32)
     for part in tl.static_range(1, PARTS):
         logit_E += tl.load(place_E + part * num_elements, mask=real_E, other=0.0)
+    peak, total = 0.0, 1.0
     if SIGMOID:
-        score_E = tl.sigmoid(logit_E)
+        left_E = tl.sigmoid(logit_E)
     else:
-        score_E = tl.exp(logit_E - tl.max(logit_E, 0))
-        score_E = score_E / tl.sum(score_E, 0)
-    left_E = score_E
+        peak = tl.max(logit_E, 0)
+        left_E = tl.exp(logit_E - peak)
+        total = tl.sum(left_E, 0)
+        left_E = left_E / total
     if CORRECTS:
         left_E += tl.load(correction_ptr + e, mask=real_E, other=0.0)
     left_E = tl.where(real_E, left_E, float("-inf"))
     if GROUPS > 1:
         left_E = _in_best_groups(left_E, BLOCK_E, GROUPS, BEST, CORRECTS)
     c = tl.arange(0, BLOCK_C)
+    if REUSE > 0:
+        open_E = tl.zeros((BLOCK_E,), tl.int32)
+        for t in range(num_tokens):
+            opened = tl.where(t % tokens_a_row == 0, C, C - REUSE)
+            theirs_C = tl.load(first_ptr + t * C + c, mask=c < opened, other=-1)
+            open_E |= tl.max((e[:, None] == theirs_C[None, :]).to(tl.int32), 1)
+        left_E = tl.where(open_E > 0, left_E, left_E - 10000.0)
     chosen_C = tl.zeros((BLOCK_C,), tl.int32)
-    score_C = tl.zeros((BLOCK_C,), tl.float32)
     for place in tl.static_range(C):
         _, at = tl.max(left_E, 0, return_indices=True, return_indices_tie_break_left=True)
         chosen_C = tl.where(c == place, at.to(tl.int32), chosen_C)
-        score_C = tl.where(c == place, tl.sum(tl.where(e == at, score_E, 0.0), 0), score_C)
         left_E = tl.where(e == at, float("-inf"), left_E)
+    place_C = logits_ptr + token * num_experts + chosen_C
+    logit_C = tl.load(place_C, mask=c < C, other=float("-inf")).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        logit_C += tl.load(place_C + part * num_elements, mask=c < C, other=0.0)
+    if SIGMOID:
+        score_C = tl.sigmoid(logit_C)
+    else:
+        score_C = tl.exp(logit_C - peak) / total
     if NORMALIZES:
         score_C = score_C / (tl.sum(score_C, 0) + 1e-20)
     tl.store(expert_ptr + token * C + c, chosen_C, mask=c < C)
@@ -91,7 +112,7 @@ def _group(
     chosen_ptr, expert_ptr, pair_ptr, count_ptr, num_pairs, num_groups, COUNTS: tl.constexpr, M: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The experts that were chosen, ascending, and the pairs of each; -1 where there is none."""
+    """The experts that were chosen, ascending, and M pairs of each; one with more comes several times. -1 is none."""
     launch_next(PDL)
     wait(PDL)
     p = tl.arange(0, BLOCK_P)
@@ -114,11 +135,12 @@ def _group(
         q = at + tl.arange(0, BLOCK_Q)
         theirs_Q = tl.load(chosen_ptr + q, mask=q < num_pairs, other=2147483647)
         earlier_QP = (mine_P[None, :] == theirs_Q[:, None]) & (p[None, :] < q[:, None])
-        first_Q = tl.sum(earlier_QP.to(tl.int32), 1) == 0
+        first_Q = tl.sum(earlier_QP.to(tl.int32), 1) % M == 0
         group_P += tl.sum((first_Q[None, :] & (theirs_Q[None, :] < mine_P[:, None])).to(tl.int32), 1)
     real_P = p < num_pairs
+    group_P += rank_P // M
     tl.store(expert_ptr + group_P, mine_P, mask=real_P)
-    tl.store(pair_ptr + group_P * M + rank_P, p, mask=real_P)
+    tl.store(pair_ptr + group_P * M + rank_P % M, p, mask=real_P)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -203,24 +225,29 @@ class Routing:
         return None
 
 
-def choose(logits: Tensor, routing: Routing, correction_E: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def choose(
+    logits: Tensor, routing: Routing, correction_E: Tensor | None = None, *, reuse: Reuse = NO_REUSE
+) -> tuple[Tensor, Tensor]:
     """Each token's experts, best first, int32 [T, C], and their scores, float32 [T, C].
 
     Args:
         logits: [T, E], or its summands [.., T, E] in float32; contiguous.
         routing: of which `why_not` knows nothing against.
         correction_E: float32, added to the scores to choose by; a group is then as good as its best two experts.
+        reuse: of experts that other tokens open.
     """
     (T, E), C, device = logits.shape[-2:], routing.num_chosen, logits.device
     experts_TC = torch.empty((T, C), dtype=torch.int32, device=device)
     scores_TC = torch.empty((T, C), dtype=torch.float32, device=device)
     correction = logits if correction_E is None else correction_E
-    block_e = triton.next_power_of_2(E)
+    block_e, first_TC = triton.next_power_of_2(E), experts_TC
+    if reuse.num and reuse.tokens_a_row > 1:
+        first_TC, _ = choose(logits, routing, correction_E)
     _choose[(T,)](
-        logits, correction, experts_TC, scores_TC, E, T * E, routing.scale, C=C,
-        PARTS=1 if logits.dim() == 2 else len(logits), SIGMOID=routing.scoring == "sigmoid",
-        CORRECTS=correction_E is not None, NORMALIZES=routing.normalizes, GROUPS=routing.num_groups,
-        BEST=routing.num_chosen_groups, BLOCK_C=triton.next_power_of_2(C), BLOCK_E=block_e,
+        logits, correction, first_TC, experts_TC, scores_TC, E, T * E, routing.scale, T, reuse.tokens_a_row, C=C,
+        REUSE=reuse.num if reuse.tokens_a_row > 1 else 0, PARTS=1 if logits.dim() == 2 else len(logits),
+        SIGMOID=routing.scoring == "sigmoid", CORRECTS=correction_E is not None, NORMALIZES=routing.normalizes,
+        GROUPS=routing.num_groups, BEST=routing.num_chosen_groups, BLOCK_C=triton.next_power_of_2(C), BLOCK_E=block_e,
         num_warps=1 if block_e <= 512 else 4, **overlapped(device),
     )  # fmt: skip
     return experts_TC, scores_TC
@@ -228,20 +255,21 @@ def choose(logits: Tensor, routing: Routing, correction_E: Tensor | None = None)
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Who chose whom. There are G groups: as many as experts can be chosen, which the host knows without reading."""
+    """Who chose whom. There are G groups: as many as there can be, which the host knows without reading."""
 
     expert_G: Tensor
-    """int32, ascending; -1 behind the last."""
+    """int32, ascending; -1 behind the last. One that more than M pairs chose comes several times."""
     pair_GM: Tensor
     """int32, the pairs of each; -1 behind the last."""
     count_G: Tensor
     """int32 zeros, `num_counts` for each group."""
 
 
-def group_pairs(experts_TC: Tensor, num_experts: int, *, num_counts: int = 0) -> Groups:
-    """Groups the pairs of a token and an expert by their expert; a token's experts differ."""
+def group_pairs(experts_TC: Tensor, num_experts: int, rows: int, *, num_counts: int = 0) -> Groups:
+    """Groups the pairs of a token and an expert by their expert, `rows` in a group; a token's experts differ."""
     T, C = experts_TC.shape
-    num_pairs, num_groups, rows = T * C, min(num_experts, T * C), max(16, triton.next_power_of_2(T))
+    num_pairs = T * C
+    num_groups = min(num_pairs, num_experts + (num_pairs // rows if rows < T else 0))
     expert_G, pair_GM = experts_TC.new_empty(num_groups), experts_TC.new_empty((num_groups, rows))
     count_G = experts_TC.new_empty(num_groups * num_counts) if num_counts else expert_G
     block_p = max(16, triton.next_power_of_2(num_pairs))
@@ -268,8 +296,9 @@ def mixture(
     """
     (T, H), C = x_TH.shape, experts_TC.shape[1]
     E, I, device = down.shape[0], down.shape[2], x_TH.device  # noqa: E741
-    groups = group_pairs(experts_TC, E)
-    rows, num_groups = groups.pair_GM.shape[1], len(groups.expert_G)
+    rows = max(16, triton.next_power_of_2(T))
+    groups = group_pairs(experts_TC, E, rows)
+    num_groups = len(groups.expert_G)
     shared = {"C": C, "M": rows, "BLOCK_N": _OUTPUTS, "BLOCK_K": _INPUTS, "STAGES": _STAGES, "num_warps": 4}
     shared |= overlapped(device)
     hidden_PI = torch.empty((T * C, I), dtype=x_TH.dtype, device=device)

@@ -27,7 +27,7 @@ def span(start, first, num_tokens, num_places, WINDOW: tl.constexpr, SPLITS: tl.
     end = tl.minimum(start + num_tokens, num_places)
     share = tl.full((), BLOCK_T, tl.int32)
     for _ in range(20):
-        share = tl.where(end - begin // share * share > SPLITS * share, share * 2, share)
+        share = tl.where(end - (begin & -share) > SPLITS * share, share * 2, share)  # it is a power of two
     return begin, end, share, begin // share
 
 

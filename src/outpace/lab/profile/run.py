@@ -251,10 +251,8 @@ def _limits(llm: LLM, rates: Rates, context: int) -> tuple[dict[str, dict[str, f
     if llm.ranks is not None:
         return {}, f"limits are of a model that lies on one device; this one is cut over {llm.ranks.group.size} ranks"
     wiring = None if llm.drafter is None else llm.drafter.wiring
-    try:
-        least = cycle_parts(llm.target.config, wiring, llm.dtype.itemsize, num_rows=1, k=llm.config.k, context=context)
-    except ConfigError as error:
-        return {}, str(error)
+    config, itemsize, packing = llm.target.config, llm.dtype.itemsize, llm.target.model.packing
+    least = cycle_parts(config, wiring, itemsize, num_rows=1, k=llm.config.k, context=context, packing=packing)
     return {
         phase: {part: 1e3 * each.seconds(rates) for part, each in parts.items()} for phase, parts in least.items()
     }, None

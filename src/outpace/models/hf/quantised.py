@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from outpace.errors import CheckpointError
-from outpace.kernels.int4 import Grouped
+from outpace.kernels.packed import Grouped
 from outpace.models.fields import Fields
 from outpace.models.hf import unpack
-from outpace.models.packed import PackedTensors
+from outpace.models.packed import Format, PackedTensors
 from outpace.models.shares import Share
 
 MAX_GROUP = 1 << 20
@@ -42,7 +42,8 @@ class Scheme:
     """A part of it as it is packed; None if a GPU has no layout for it. Raises ValueError."""
     group: int | None = None
     """Inputs that share a scale, where there is a `part`."""
-    has_zeros: bool = False
+    form: Format | None = None
+    """How it lies on a GPU, where there is a `part`."""
 
 
 def read_scheme(config: Mapping[str, Any], origin: str) -> Scheme | None:
@@ -97,6 +98,7 @@ def _compressed_tensors(fields: Fields) -> Scheme:
             parts["weight_packed"], parts["weight_scale"], parts["weight_shape"].tolist(), size, window
         ),
         group=size,
+        form="int4",
     )
 
 
@@ -113,6 +115,11 @@ def _fp8(fields: Fields) -> Scheme:
         ("weight",),
         lambda parts: unpack.fp8_blocks(parts["weight"], parts["weight_scale_inv"], rows, columns),
         f"FP8 weights in blocks of {rows} x {columns}",
+        part=lambda parts, window: unpack.fp8_blocks_part(
+            parts["weight"], parts["weight_scale_inv"], rows, columns, window
+        ),
+        group=columns,
+        form="fp8",
     )
 
 
@@ -126,7 +133,7 @@ def _awq(fields: Fields) -> Scheme:
         f"INT4 weights in groups of {size} (AWQ)",
         part=lambda parts, window: unpack.awq_part(parts["qweight"], parts["qzeros"], parts["scales"], size, window),
         group=size,
-        has_zeros=True,
+        form="int4_zeros",
     )
 
 
@@ -137,7 +144,6 @@ def _gptq(fields: Fields) -> Scheme:
         ("qzeros", "scales", "g_idx"),
         lambda parts: unpack.gptq(parts["qweight"], parts["qzeros"], parts["scales"], parts["g_idx"]),
         "INT4 weights (GPTQ)",
-        has_zeros=True,
     )
     size = fields.get("group_size")
     if fields.get("desc_act") or not isinstance(size, int) or size < 1:
@@ -148,6 +154,7 @@ def _gptq(fields: Fields) -> Scheme:
             parts["qweight"], parts["qzeros"], parts["scales"], parts["g_idx"], size, window
         ),
         group=size,
+        form="int4_zeros",
     )
 
 
@@ -160,7 +167,7 @@ class Unpacked(PackedTensors):
 
     def __init__(self, tensors: Mapping[str, Tensor], scheme: Scheme) -> None:
         self._tensors, self._scheme = tensors, scheme
-        self.group, self.has_zeros, self.note = scheme.group, scheme.has_zeros, scheme.note
+        self.group, self.form, self.note = scheme.group, scheme.form, scheme.note
         ending = f".{scheme.main}"
         bases = {name.removesuffix(ending) for name in tensors if name.endswith(ending)}
         parts = {f"{base}.{suffix}" for base in bases for suffix in scheme.others}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outpace.kernels.int4 import Grouped
+from outpace.kernels.packed import Grouped
 
 _SHIFTS = tuple(range(0, 32, 4))
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -114,6 +114,18 @@ def int4_groups_part(packed: Tensor, scale: Tensor, shape: Sequence[int], group:
     window.check((N, K), 1, group)
     numbers = _nibbles(window.of(packed, columns=8)).flatten(1)[:, : window.columns.stop - window.columns.start]
     return Grouped(numbers, window.of(scale, columns=group), None, group)
+
+
+def fp8_blocks_part(weight: Tensor, scale: Tensor, rows: int, columns: int, window: Window) -> Grouped:
+    """As `fp8_blocks`, packed; rows may cut a block."""
+    N, K = weight.shape
+    _check("weight", weight, (N, K), torch.float8_e4m3fn)
+    _check("weight_scale_inv", scale, (-(-N // rows), -(-K // columns)))
+    window.check((N, K), 1, columns)
+    numbers_NK = weight[window.rows, window.columns].to(window.device)
+    of_rows = torch.arange(window.rows.start, window.rows.stop) // rows
+    across = slice(window.columns.start // columns, -(-window.columns.stop // columns))
+    return Grouped(numbers_NK, scale[of_rows, across].to(window.device), None, columns)
 
 
 def awq_part(qweight: Tensor, qzeros: Tensor, scales: Tensor, group: int, window: Window) -> Grouped:

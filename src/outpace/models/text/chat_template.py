@@ -14,11 +14,16 @@ import jinja2
 from outpace.errors import RequestError
 from outpace.models.text.chat_limits import BUDGET, Budget
 from outpace.models.text.chat_sandbox import ChatEnvironment
+from outpace.models.text.typescript import declarations
 
 MAX_TEMPLATE_CHARACTERS = 256 << 10
 MAX_OUTPUT_CHARACTERS = 16 << 20
 MAX_TOOLS = 128
+DECLARED = "tools_ts_str"
+"""The variable in which Kimi-K2.5's template takes `typescript.declarations`; without it, it shows JSON."""
 _MAX_DEPTH = 32
+MEDIA = ("image", "video", "audio", "file")
+"""What the types of a message's parts hold that are no text: image_url, input_audio, video, …"""
 
 Message = Mapping[str, Any]
 
@@ -63,14 +68,19 @@ class ChatTemplate:
                 "a prompt ends with an opening or within its last message: choose one of "
                 "add_generation_prompt and continue_final_message"
             )
+        listed = _plain_objects("tools", tools)
+        if listed and self._sorts_tools:
+            listed = _sorted(listed)
         given: dict[str, Any] = {
             **self._special_tokens,
             **_plain(dict(variables or {}), _MAX_DEPTH, "a template variable"),
             "messages": _plain_messages(messages),
-            "tools": _sorted(_plain_objects("tools", tools)) if self._sorts_tools else _plain_objects("tools", tools),
+            "tools": listed,
             "documents": _plain_objects("documents", documents),
             "add_generation_prompt": add_generation_prompt,
         }
+        if listed and DECLARED in self.source and (declared := declarations(listed)) is not None:
+            given[DECLARED] = declared
         try:
             text = self._written(given)
             return _cut_within(text, given["messages"][-1]) if continue_final_message else text
@@ -110,10 +120,21 @@ def _plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise RequestError(f"messages[{index}] must be an object with a text role: user, assistant or system")
+        _refuse_media(message.get("content"), f"messages[{index}].content")
     return [
         {str(key): _plain(value, _MAX_DEPTH, "a message") for key, value in message.items() if value is not None}
         for message in messages
     ]
+
+
+def _refuse_media(content: Any, where: str) -> None:
+    """A template would write an image's place into the prompt, and nothing would stand there."""
+    for place, part in enumerate(content if isinstance(content, list | tuple) else ()):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if isinstance(kind, str) and any(name in kind for name in MEDIA):
+            raise RequestError(
+                f"{where}[{place}] is of type {kind!r}: language models are served, which read text alone"
+            )
 
 
 def _plain_objects(name: str, objects: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
