@@ -12,7 +12,7 @@ from outpace.models.source import Source
 from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tokenizer import Tokenizer
 
-CHARACTERS = 64
+CHARACTERS = 128
 """Most of them a token of the context: what has more cannot fit, and is not spelled to find that out."""
 
 
