@@ -64,7 +64,7 @@ WRONG_CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "logit_bias many": ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
     "fields": ({f"x{i}": 1 for i in range(200)}, ""),
     "fields within": ({"stream_options": {f"x{i}": 1 for i in range(200)}}, "stream_options"),
-    "far too long": ({"messages": [{"role": "user", "content": "a" * 20_000}]}, "messages"),
+    "far too long": ({"messages": [{"role": "user", "content": "a" * 30_000}]}, "messages"),
     "logit_bias key": ({"logit_bias": {"one": 1}}, "logit_bias"),
     "bad_words": ({"bad_words": [[]]}, "bad_words"),
     "bad_words unknown": ({"bad_words": [[258]]}, "bad_words"),

@@ -18,7 +18,7 @@ SHORT = 2048
 """Characters, or token ids."""
 BRIEF_S = 0.02
 """What a short text may take. A template may compute for long whatever it is given: then all of them go to threads."""
-CHARACTERS = 64
+CHARACTERS = 128
 """Most of them a token of the context: what has more cannot fit, and is not spelled to find that out."""
 
 Found = TypeVar("Found")
