@@ -98,7 +98,7 @@ def test_json_has_the_promised_keys(llm: FakeLLM, asked: dict[str, Any], capsys:
 def test_ranks_are_no_option_since_a_demo_makes_engines_of_one_model(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["demo", "--tensor-parallel", "2"])
-    assert "unrecognized arguments: --tensor-parallel 2" in capsys.readouterr().err
+    assert "unrecognized arguments: --tensor-parallel" in capsys.readouterr().err
 
 
 def test_the_speedup_is_over_the_fastest_plain_decoding(asked: dict[str, Any]) -> None:
