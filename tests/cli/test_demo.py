@@ -95,12 +95,6 @@ def test_json_has_the_promised_keys(llm: FakeLLM, asked: dict[str, Any], capsys:
     assert found["plain_over_transformers"] == 2.0
 
 
-def test_ranks_are_no_option_since_a_demo_makes_engines_of_one_model(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["demo", "--tensor-parallel", "2"])
-    assert "unrecognized arguments: --tensor-parallel" in capsys.readouterr().err
-
-
 def test_the_speedup_is_over_the_fastest_plain_decoding(asked: dict[str, Any]) -> None:
     found = asked["report"]
     assert found.plain.dtype == "bfloat16"
