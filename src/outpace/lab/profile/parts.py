@@ -28,7 +28,8 @@ PARTS = (
     GAPS,
 )
 """In the order of the table. Sums of a product's summands and activations count as linear layers, turning as attention;
-a product for the drafter's features is fusion; positions, pages and committing are bookkeeping."""
+a product for the drafter's features is fusion; a sum over ranks is all-reduce, with the norm where one kernel does
+both; positions, pages and committing are bookkeeping."""
 
 FIRST_OF_FORWARD = "_places"
 """Every forward of target or drafter begins with it."""
@@ -38,9 +39,10 @@ ATTENDS = ("_decode", "_attend", "_attend_latent")
 
 _OURS = {
     **dict.fromkeys((*ATTENDS, "_turn_and_store", "_store_latents", "_multiply_heads", "_angles"), ATTENTION),
-    **dict.fromkeys(("_multiply", "_multiply_wide", "_multiply_packed", "_silu_mul", "_join"), LINEAR),
+    **dict.fromkeys(("_multiply", "_multiply_wide", "_multiply_packed", "_unpack", "_silu_mul", "_join"), LINEAR),
     **dict.fromkeys(("_choose", "_group", "_multiply_chosen", "_gate_up", "_down"), EXPERTS),
     **dict.fromkeys(("_add_rms_norm", "_embed_and_norm"), NORMS),
+    **dict.fromkeys(("_exchange", "_exchange_norm"), ALL_REDUCE),
     **dict.fromkeys(("_best_of_split", "_best_of_all", "_peak_of_part", "_sum_of_part", "_end", "_mask"), SAMPLING),
     **dict.fromkeys((FIRST_OF_FORWARD, LAST_OF_CYCLE, "_keep_boundaries"), BOOKKEEPING),
 }
