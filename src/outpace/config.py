@@ -1,23 +1,22 @@
 """What a user may set. Frozen, keyword-only, validated where it is made; the command line mirrors it.
 
 `EngineConfig` shapes one engine, `SamplingParams` one request. "auto" values (`None` here) are resolved once,
-by `engine.llm`, into a new object that is kept and shown.
+by `engine.resolve`, into a new object that is kept and shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from outpace.checks import check_ids, check_integers, check_real, frozen_bias, frozen_words
 from outpace.errors import ConfigError, RequestError
 from outpace.grammar import Grammar
 
 MAX_K = 15
-MAX_EXPERT_REUSE = 1024
 """Longest draft chain: verify then feeds 16 tokens a row, one tile."""
-
+MAX_EXPERT_REUSE = 1024
 MAX_SEED = 2**63 - 1
 MAX_RANKS = 1024
 MAX_TOKENS = 1 << 24
@@ -35,6 +34,10 @@ MAX_LOGPROBS = 20
 GREEDY_BELOW = 1e-5
 """Temperatures below this decode greedily: logits divided by less would overflow, and no other token has a chance."""
 
+Control = Literal["auto", "fixed"]
+Weights = Literal["auto", "packed", "unpacked"]
+Sums = Literal["auto", "library"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -46,7 +49,7 @@ class EngineConfig:
 
     k: int = 4
     """Most drafted tokens per cycle, 0 … 15; 0 is plain decoding. Without a drafter it is 0."""
-    control: Literal["auto", "fixed"] = "auto"
+    control: Control = "auto"
     """"auto" chooses 0 … k drafts for every cycle by measured cost and acceptance; "fixed" always drafts k."""
     page_size: int | None = None
     """Tokens in one KV page: the unit of allocation and of prefix reuse. None takes 64 on a GPU, whose kernel reads
@@ -70,7 +73,7 @@ class EngineConfig:
     eager: bool = False
     """Run cycles operation by operation, each waited for before the next is planned: no graphs, and nothing in flight.
     Slower on a GPU, and the same on a CPU; for looking inside."""
-    weights: Literal["auto", "packed", "unpacked"] = "auto"
+    weights: Weights = "auto"
     """Of a quantised checkpoint: "auto" keeps in memory as they are those that a kernel of this device takes, "packed"
     insists on it, "unpacked" brings all to the model's dtype as they are loaded. What came of it is in the notes."""
     expert_reuse: int = 0
@@ -82,7 +85,7 @@ class EngineConfig:
     """Ranks that share the model, each a process with a GPU of its own, or on a CPU with a share of its cores."""
     nccl: tuple[str, ...] = ()
     """Settings of NCCL for all ranks, as NCCL_PROTO=LL. What every rank sees of them is shown beside."""
-    sums: Literal["auto", "library"] = "auto"
+    sums: Sums = "auto"
     """Who brings the parts of several GPUs together: "auto" measures at the start up to what size memory that GPUs
     share is faster than NCCL, "library" leaves all to NCCL."""
 
@@ -98,12 +101,9 @@ class EngineConfig:
             "tensor_parallel": (1, MAX_RANKS),
         }
         check_integers(self, ConfigError, limits)
-        if self.control not in ("auto", "fixed"):
-            raise ConfigError(f'control is {self.control!r}; it must be "auto" or "fixed"')
-        if self.weights not in ("auto", "packed", "unpacked"):
-            raise ConfigError(f'weights is {self.weights!r}; it must be "auto", "packed" or "unpacked"')
-        if self.sums not in ("auto", "library"):
-            raise ConfigError(f'sums is {self.sums!r}; it must be "auto" or "library"')
+        for name, kind in (("control", Control), ("weights", Weights), ("sums", Sums)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise ConfigError(f"{name} is {value!r}; it must be {' or '.join(get_args(kind))}")
         check_real(self, ConfigError, "memory_fraction", 1e-12, 1.0)
         check_real(self, ConfigError, "capture_s", 0.0, 3600.0)
         if len(self.simulate_acceptance) > MAX_K:

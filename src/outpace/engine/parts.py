@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from outpace.config import Weights
 from outpace.distributed.group import ALONE, Group
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import load_drafter
-from outpace.models.packed import Weights
 from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import Source
 

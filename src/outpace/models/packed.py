@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from outpace.config import Weights
 from outpace.distributed.group import Group
 from outpace.errors import CheckpointError, ConfigError
 from outpace.kernels.fp8 import Fp8
@@ -21,9 +22,6 @@ from outpace.kernels.int4 import Int4
 from outpace.kernels.packed import Grouped, PackedWeight
 from outpace.models.arch import TargetConfig
 from outpace.models.shares import Share, even_share
-
-Weights = Literal["auto", "packed", "unpacked"]
-"""Keep what a kernel exists for, insist on it, or unpack everything as it is loaded."""
 
 Format = Literal["int4", "int4_zeros", "fp8"]
 """How weights lie packed: INT4 around 8, INT4 with zero points, FP8."""

@@ -9,12 +9,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from outpace.config import Weights
 from outpace.distributed.group import ALONE, Group
 from outpace.models.arch import TargetConfig
 from outpace.models.gguf.checkpoint import read_gguf
 from outpace.models.hf.config import read_target
 from outpace.models.hf.wrapped import read_tensors
-from outpace.models.packed import Weights, plan
+from outpace.models.packed import plan
 from outpace.models.shares import check_target
 from outpace.models.slots import PRODUCTS, expert_prefix
 from outpace.models.source import Source

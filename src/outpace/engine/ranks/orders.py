@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from outpace.config import ResolvedConfig
+from outpace.config import ResolvedConfig, Sums, Weights
 from outpace.engine.frames import Shape
 from outpace.types import CatchUpPlan, CyclePlan, Plan, PrefillPlan
 
@@ -29,8 +27,8 @@ class Load(_Message, frozen=True, kw_only=True):
     dtype: str
     device: str
     aux_boundaries: tuple[int, ...] | None
-    weights: Literal["auto", "packed", "unpacked"]
-    sums: Literal["auto", "library"]
+    weights: Weights
+    sums: Sums
 
 
 class Settle(_Message, frozen=True, kw_only=True):

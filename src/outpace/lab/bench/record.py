@@ -6,12 +6,8 @@ Fields may be added under the same schema number; one that is renamed, removed o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from outpace.errors import ConfigError
 from outpace.lab.bench.answer import Answer, Counted, Placed
 from outpace.lab.bench.exposed import Acceptance
 from outpace.lab.bench.figures import Figures
@@ -89,19 +85,3 @@ def request_of(answer: Answer, began_s: float) -> Request:
         accept_length=told.emitted / told.cycles if told is not None else None,
         error=answer.error,
     )
-
-
-def read_record(path: Path) -> BenchRecord:
-    """A record that was kept.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds something else.
-    """
-    try:
-        text = path.read_bytes()
-        schema = msgspec.json.decode(text).get("schema")
-        if schema != SCHEMA:
-            raise ConfigError(f"{path} has schema {schema!r}; this version reads {SCHEMA}: measure again")
-        return msgspec.json.decode(text, type=BenchRecord)
-    except (OSError, AttributeError, msgspec.DecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; name a file that outpace bench --json wrote") from error

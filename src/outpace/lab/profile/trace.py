@@ -49,9 +49,6 @@ class Traced:
     unknown: dict[str, float]
     """Time by name of what is "other"."""
 
-    def of_phase(self, phase: str) -> float:
-        return sum(time for (each, _), time in self.time.items() if each == phase)
-
 
 def take_apart(rows: Sequence[Ran], k: int) -> Traced:
     """Everything about cycles of k drafts.
