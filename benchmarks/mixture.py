@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.attention import PagedAttend
-from outpace.kernels.experts import Reuse
 from outpace.kernels.kv import slots_of
+from outpace.kernels.reuse import Reuse
 from outpace.lab import bench_line
 from outpace.lab.decoding import noise_pair
 from outpace.lab.mixture_parts import experts_of, parts_of, time_by_kernel

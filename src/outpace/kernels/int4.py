@@ -62,9 +62,7 @@ class Int4(PackedWeight):
             raise ValueError("it has zero points where none were expected")
         numbers_NK, blocks = weight.numbers_NK, self.num_blocks
         numbers_NK = F.pad(numbers_NK, (0, blocks * BLOCK - self.num_inputs), value=8)
-        parts = numbers_NK.view(-1, blocks, 2, _HALF, 16, 2).to(
-            torch.int32
-        )  # halves of the words, planes, words, inputs
+        parts = numbers_NK.view(-1, blocks, 2, _HALF, 16, 2).to(torch.int32)  # halves, planes, words, inputs of one
         words = torch.zeros_like(parts[:, :, :, 0, :, 0])
         for plane in range(_HALF):
             for place in range(2):

@@ -90,7 +90,7 @@ def _experts(drawn: Drawn, x_TH: Tensor) -> Run:
     scores_TC = torch.full((T, C), 1.0 / C, device=x_TH.device)
 
     def by_kernels() -> None:
-        from outpace.kernels.gpu.experts import mixture_packed
+        from outpace.kernels.gpu.packed_mixture import mixture_packed
 
         for mixture, experts_TC in zip(drawn.mixtures, drawn.experts_LTC, strict=True):
             assert mixture.packed is not None

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from outpace.kernels.experts import NO_REUSE, Reuse, among_open
 from outpace.kernels.fp8 import Fp8
 from outpace.kernels.packed import PackedWeight
+from outpace.kernels.reuse import NO_REUSE, Reuse, among_open
 from outpace.models.arch import LatentConfig, MixtureConfig, RopeConfig, TargetConfig
 from outpace.models.linear import Linear
 from outpace.models.mixture import Mixture

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from outpace.distributed.group import ALONE, Group
 from outpace.errors import ConfigError
-from outpace.kernels.experts import NO_REUSE, Reuse, among_open
 from outpace.kernels.packed import PackedWeight
+from outpace.kernels.reuse import NO_REUSE, Reuse, among_open
 from outpace.models.arch import MixtureConfig
 from outpace.models.layers import GatedMLP
 from outpace.models.linear import Linear, fuses
@@ -88,7 +88,7 @@ class Mixture(nn.Module):
 
     def forward(self, x_BSH: Tensor, num_reused: int = 0) -> Tensor:
         """[B, S, H]; on a GPU, for few tokens, its summands [N, B, S, H] in float32: one for each expert of a token,
-        and one for what all tokens go through. `num_reused` is lossy: see `kernels.experts`."""
+        and one for what all tokens go through. `num_reused` is lossy: see `kernels.reuse`."""
         x_TH, reuse = x_BSH.flatten(0, 1), Reuse(num_reused, x_BSH.shape[1])
         if fuses(x_TH) and self._why_unknown is None:
             from outpace.kernels.gpu import mixture as gpu
@@ -118,7 +118,7 @@ class Mixture(nn.Module):
     def _summands(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> Tensor:
         """For few tokens on a GPU: [N, T, H] in float32."""
         from outpace.kernels.gpu import mixture as gpu
-        from outpace.kernels.gpu.experts import mixture_packed
+        from outpace.kernels.gpu.packed_mixture import mixture_packed
 
         chosen = self.route(x_TH, reuse)
         self.chosen_TC = chosen[0]
@@ -134,7 +134,7 @@ class Mixture(nn.Module):
     def route(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
         """`choose` by kernels, for few tokens on a GPU; experts are int32."""
         from outpace.kernels.gpu.linear import multiply
-        from outpace.kernels.gpu.mixture import choose
+        from outpace.kernels.gpu.routing import choose
 
         wide = self.config.routes_in_float32
         logits = multiply(x_TH, self.router.weight, self.router.bias, splits=wide, wide=wide)
@@ -148,7 +148,7 @@ class Mixture(nn.Module):
 
     @cached_property
     def _routing(self) -> Any:
-        from outpace.kernels.gpu.mixture import Routing
+        from outpace.kernels.gpu.routing import Routing
 
         config = self.config
         return Routing(
@@ -201,7 +201,7 @@ class Mixture(nn.Module):
 
 
 def check_reuse(config: MixtureConfig | None, num: int) -> None:
-    """Refuses to reuse so many experts of a drafted token: see `kernels.experts`.
+    """Refuses to reuse so many experts of a drafted token: see `kernels.reuse`.
 
     Raises:
         ConfigError: there are none, or none would be its own.

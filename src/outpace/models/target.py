@@ -161,7 +161,7 @@ class Target(nn.Module):
 
         Args:
             tokens_BS: int64 ids. positions_BS: int64 rotary positions.
-            expert_reuse: LOSSY, for verifying drafts: see `kernels.experts`. 0 is exact.
+            expert_reuse: LOSSY, for verifying drafts: see `kernels.reuse`. 0 is exact.
             taps: boundaries b, in 0 … num_layers: the input of layer b (num_layers: the last layer's output).
 
         Returns:

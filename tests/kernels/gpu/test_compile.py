@@ -16,9 +16,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outpace.kernels.gpu import activation, attention, decode, exchange, exchange_norm, experts, heads, latent, latents
-from outpace.kernels.gpu import linear, mask, mixture, norm, packed as gpu_packed, packed_linear, places, rope, sample
-from outpace.kernels.gpu import settle, splits as splits_, truncate
+from outpace.kernels.gpu import activation, attention, decode, exchange, exchange_norm, heads, latent, latents
+from outpace.kernels.gpu import linear, mask, mixture, norm, packed as gpu_packed, packed_linear, packed_mixture
+from outpace.kernels.gpu import places, rope, routing, sample, settle, splits as splits_, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -140,7 +140,7 @@ for gated in (True, False):
             kernel, pointers(kernel, "*bf16"), GATED=gated, HAS_BIAS=not gated, EVEN=gated, BLOCK_M=rows, BLOCK_N=64,
             BLOCK_K=128, STAGES=3, PDL=True,
         )
-kernel = mixture._choose
+kernel = routing._choose
 kinds = pointers(kernel, FLOAT, logits_ptr="*bf16", expert_ptr="*i32", first_ptr="*i32")
 for normalizes in (True, False):
     compile(
@@ -153,8 +153,8 @@ for groups in (1, 8):
         GROUPS=groups, BEST=4, BLOCK_C=8, BLOCK_E=256, PDL=True,
     )
 for counts in (0, 4):
-    kinds = pointers(mixture._group, "*i32")
-    compile(mixture._group, kinds, COUNTS=counts, M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
+    kinds = pointers(routing._group, "*i32")
+    compile(routing._group, kinds, COUNTS=counts, M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
 ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")
 packed = ((4, True, 16, False), (4, False, 64, True), (8, True, 64, False), (8, False, 16, False))
 for bits, gated, rows, zeros in packed:
@@ -166,9 +166,9 @@ for bits, gated, rows, zeros in packed:
     kernel = gpu_packed._unpack
     compile(kernel, pointers(kernel, model, **kinds), BITS=bits, HAS_ZEROS=zeros, BLOCK_N=64)
     whole |= {"C": 8, "M": 8}
-    kernel = experts._gate_up
+    kernel = packed_mixture._gate_up
     compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **kinds), SPLITS=4 if gated else 1, **whole)
-    kernel = experts._down
+    kernel = packed_mixture._down
     compile(kernel, pointers(kernel, "*bf16", score_ptr=FLOAT, out_ptr=FLOAT, **kinds), TILES=4, **whole)
 kernel = mixture._multiply_chosen
 for gated in (True, False):

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from kernels.gpu.test_attention import DEVICE, DTYPES
 
 pytest.importorskip("triton", reason="the kernels need Triton")
-from outpace.kernels.experts import Reuse, among_open
-from outpace.kernels.gpu.mixture import Routing, choose, fits, mixture
+from outpace.kernels.gpu.mixture import fits, mixture
+from outpace.kernels.gpu.routing import Routing, choose
+from outpace.kernels.reuse import Reuse, among_open
 from outpace.models.arch import MixtureConfig
 from outpace.models.mixture import Mixture
 

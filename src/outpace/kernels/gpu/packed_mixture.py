@@ -21,8 +21,8 @@ from torch import Tensor
 
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.mixture import Groups, group_pairs
 from outpace.kernels.gpu.packed import add_block, layout
+from outpace.kernels.gpu.routing import group_pairs
 from outpace.kernels.packed import PackedWeight
 
 _OUTPUTS, _ROWS, _STAGES, _WARPS = 64, 8, 4, 4
@@ -200,7 +200,7 @@ def mixture_packed(
     E, tiles = len(down.words), triton.cdiv(width, _OUTPUTS)
     blocks = gate_up.num_blocks
     splits = splits_of(width, blocks)
-    groups: Groups = group_pairs(experts_TC, E, _ROWS, num_counts=tiles if splits > 1 else 0)
+    groups = group_pairs(experts_TC, E, _ROWS, num_counts=tiles if splits > 1 else 0)
     num_groups = len(groups.expert_G)
     hidden_PI = torch.empty((T * C, width), dtype=x_TH.dtype, device=device)
     parts = hidden_PI

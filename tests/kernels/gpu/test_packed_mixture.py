@@ -12,8 +12,9 @@ from kernels.test_int4 import grouped
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 from outpace.kernels.fp8 import Fp8
-from outpace.kernels.gpu.experts import mixture_packed, splits_of
-from outpace.kernels.gpu.mixture import Routing, choose, mixture
+from outpace.kernels.gpu.mixture import mixture
+from outpace.kernels.gpu.packed_mixture import mixture_packed, splits_of
+from outpace.kernels.gpu.routing import Routing, choose
 from outpace.kernels.int4 import Int4
 from outpace.kernels.packed import PackedWeight
 
