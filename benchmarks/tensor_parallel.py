@@ -39,7 +39,8 @@ from outpace.lab.decoding import noise_pair
 from outpace.lab.rates import measure_rates
 from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 from outpace.lab.shapes import SHAPES, random_models
-from outpace.models.sums import open_exchange, settle
+from outpace.models.exchange import open_exchange
+from outpace.models.sums import settle
 from outpace.models.target import Target
 
 MIN_ROUNDS = 6

@@ -28,9 +28,9 @@ from outpace.distributed.group import Group, Unsummed
 from outpace.distributed.symmetric import agree, attempt
 from outpace.lab.paired.location import locate
 from outpace.lab.rounds import interleave
+from outpace.models.exchange import PeerExchange
 from outpace.models.layers import RMSNorm
 from outpace.models.parallel import across, whole
-from outpace.models.sums import PeerExchange
 
 CALLS = 64
 """In one graph or one run of launches: as many as 32 layers have."""
