@@ -14,7 +14,7 @@ import pytest
 from engine.worded import TOKENIZER, VOCAB
 from outpace import Grammar, RequestError
 from outpace.engine.grammars.compiler import MAX_KEPT, Compiler
-from outpace.engine.grammars.trial import CPU_S
+from outpace.engine.grammars.trial_process import CPU_S
 
 HOSTILE = Grammar.json_schema(
     {"type": "string", "allOf": [{"pattern": f"[ab]*a[ab]{{{i}}}$"} for i in range(1, 41)]},
@@ -33,8 +33,8 @@ def compiler() -> Iterator[Compiler]:
 
 
 def trial_pid(compiler: Compiler) -> int:
-    assert compiler._trials is not None and compiler._trials._process is not None
-    return compiler._trials._process.pid
+    assert compiler._trials is not None and compiler._trials._worker is not None
+    return compiler._trials._worker.pid
 
 
 def children(pid: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Processes for the other ranks of this machine: fresh Pythons that inherit one socket each and this environment."""
+"""Processes that work for this one, such as other ranks: fresh Pythons that inherit a socket and this environment."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ class Worker:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def how_it_ended(self) -> str | None:
         """In words; None if it has not, in a second's time."""

@@ -33,7 +33,7 @@ from outpace.server.wire import (
 from outpace.types import TokenLogprobs
 
 COMPILE_WAIT_S = 60.0
-"""Longest wait for a grammar, those of others included. One alone ends far sooner: see `engine.grammars.trial`."""
+"""Longest wait for a grammar, those of others included. One alone ends far sooner: see `trial_process`."""
 PROMPT_PART = 256
 """Tokens of a prompt whose log-probabilities are one message."""
 COMPILE_POLL_S = 0.002

@@ -1,7 +1,7 @@
 """Compiling grammars for one model's vocabulary, in threads of their own: one bad schema stalls nobody.
 
 The work is done by llguidance, which leaves Python's lock alone meanwhile. Grammars of strangers are tried first in a
-process that can be killed (`trial`), so that what is compiled here is known to take little time and memory. The
+process that can be killed (`trials`), so that what is compiled here is known to take little time and memory. The
 library's end-of-answer token is an id of its own behind the vocabulary: the bit of that id says whether the answer may
 end, and `Matcher` makes of it what the request means by an end.
 """

@@ -1,7 +1,7 @@
 """Grammars in llguidance's own notation, and what the library makes of one for a vocabulary.
 
 The library bounds itself by the size of a grammar, by the states of its lexer and by the work of a step; not by the
-time that it takes to bring JSON schemas and regular expressions into its form: see `trial`.
+time that it takes to bring JSON schemas and regular expressions into its form: see `trial_process`.
 """
 
 from __future__ import annotations

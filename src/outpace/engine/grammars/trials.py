@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from threading import Lock
 
 import msgspec
 
-from outpace.engine.grammars import trial
+from outpace.distributed.workers import Worker
+from outpace.engine.grammars import trial_process as trial
 from outpace.engine.grammars.vocabulary import Vocabulary
 from outpace.errors import RequestError
 from outpace.grammar import Grammar
@@ -27,8 +25,7 @@ class Trials:
         body = msgspec.msgpack.encode(vocabulary)
         self._first = len(body).to_bytes(trial.PREFIX, "big") + body
         self._lock = Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._worker: Worker | None = None
 
     def source(self, grammar: Grammar) -> str:
         """A grammar in the library's notation, once it has been compiled within the limits.
@@ -64,10 +61,10 @@ class Trials:
     def close(self) -> None:
         """Ends the process; grammars in it are still told of."""
         with self._lock:
-            if self._control is not None and self._process is not None:
-                self._control.close()
-                self._process.wait()
-            self._control = self._process = None
+            if self._worker is not None:
+                self._worker.connection.close()
+                self._worker.end()
+            self._worker = None
 
     def _ask(self, grammar: bytes) -> bytes:
         ours, theirs = socket.socketpair()
@@ -84,18 +81,9 @@ class Trials:
             socket.send_fds(self._running(), [b"\0"], [connection.fileno()])
 
     def _running(self) -> socket.socket:
-        if self._control is not None and self._process is not None and self._process.poll() is None:
-            return self._control
-        if self._control is not None:
-            self._control.close()
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", trial.__name__, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-        self._control.sendall(self._first)
-        return self._control
+        if self._worker is None or not self._worker.alive:
+            if self._worker is not None:
+                self._worker.connection.close()
+            self._worker = Worker(trial.__name__, {"OMP_NUM_THREADS": "1"})
+            self._worker.connection.sendall(self._first)
+        return self._worker.connection

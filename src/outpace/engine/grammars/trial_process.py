@@ -1,4 +1,4 @@
-"""The trial process: `python -m outpace.engine.grammars.trial FD`, started by `trials` and by nobody else.
+"""The trial process: `python -m outpace.engine.grammars.trial_process FD`, started by `trials` and by nobody else.
 
 A grammar is compiled here first, in a child that the kernel ends if it takes more than its time or memory. A child is
 forked in milliseconds from a process that has one thread and has read the vocabulary already, and it leaves nothing
