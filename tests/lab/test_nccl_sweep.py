@@ -133,7 +133,7 @@ def test_only_what_serving_uses_counts() -> None:
 @pytest.mark.parametrize("gains, nccl", [({"NCCL_PROTO=LL": 0.8}, ("NCCL_PROTO=LL",)), ({}, ())])
 def test_serve_takes_the_file(gains: dict[str, float], nccl: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "nccl.toml"
-    path.write_text(as_toml(Machine(product(gains)).sweep(), 2, "outpace tune-nccl model --ranks 2"))
+    path.write_text(as_toml(Machine(product(gains)).sweep(), 2, "outpace tune-nccl model --tensor-parallel 2"))
     assert tomllib.loads(path.read_text())["nccl"] == list(nccl)
     settings = read_config(path)
     assert start_of({"model": "smollm2", **settings}).options == {"tensor_parallel": 2, "nccl": nccl}
@@ -185,8 +185,8 @@ CONFIG = {
     "words, message",
     [
         ([], "tune-nccl needs GPUs"),
-        (["--ranks", "1"], "--ranks is 1; it must lie in 2 … 64"),
-        (["--ranks", "3", "--dry-run"], "num_attention_heads is 4, which 3 ranks cannot share evenly"),
+        (["--tensor-parallel", "1"], "--tensor-parallel is 1; it must lie in 2 … 64"),
+        (["--tp", "3", "--dry-run"], "num_attention_heads is 4, which 3 ranks cannot share evenly"),
         (["--dry-run", "--out", "x.toml"], "leave --out out"),
         (["--dry-run", "--rows", "4,x"], "--rows is '4,x'"),
         (["--time-limit", "0"], "--time-limit is 0"),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from outpace.cli import bench_page, options
 from outpace.cli.status import Status
-from outpace.errors import ConfigError
 from outpace.fingerprint import machine
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.record import BenchRecord
@@ -67,29 +65,16 @@ def run(args: argparse.Namespace) -> int:
         print(to_json(record) if args.json else "\n".join(bench_page.lines(record)), flush=True)
         records.append(record)
     if args.csv is not None:
-        write(args.csv, to_csv(rows(records)))
+        options.write(args.csv, to_csv(rows(records)))
     return 0 if all(record.figures.num_failed < record.figures.num_requests for record in records) else 1
 
 
 async def _bench(url: str, asking: Asking, load: Load, tokens: Tokens | None, status: Status) -> BenchRecord:
-    endpoint = Endpoint(url, api_key=api_key())
+    endpoint = Endpoint(url, api_key=options.api_key())
     try:
         return await bench(endpoint, asking, load, tokens=tokens, client=machine, progress=status.show)
     finally:
         await endpoint.close()
-
-
-def api_key() -> str | None:
-    """What the environment gives."""
-    return os.environ.get("OPENAI_API_KEY") or None
-
-
-def write(path: Path, text: str) -> None:
-    """Raises ConfigError where that cannot be; `options.check_writable` finds out before anything is measured."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}; name a file in a directory that exists") from None
 
 
 def rows(records: list[BenchRecord]) -> list[dict[str, Any]]:

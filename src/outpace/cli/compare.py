@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 from outpace.cli import options
-from outpace.cli.bench import api_key, write
 from outpace.cli.status import Status
 from outpace.fingerprint import machine, one_line
 from outpace.lab.bench.endpoint import Endpoint
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     record = measured(args.a, args.b, args)
     print(to_json(record) if args.json else "\n".join(lines(record)))
     if args.csv is not None:
-        write(args.csv, to_csv(record.rows()))
+        options.write(args.csv, to_csv(record.rows()))
     return SLOWER if args.fail_if_slower and record.verdict.kind == "slower" else 0
 
 
@@ -102,7 +101,7 @@ def measured(named_a: str, named_b: str, args: argparse.Namespace) -> CompareRec
 async def _reach(urls: Sequence[str]) -> None:
     """That servers which run already do, before one is started here beside them."""
     for url in urls:
-        endpoint = Endpoint(url, api_key=api_key())
+        endpoint = Endpoint(url, api_key=options.api_key())
         try:
             await endpoint.get("/v1/models")
         finally:
@@ -118,7 +117,7 @@ async def _compare(
     status: Status,
 ) -> CompareRecord:
     a, b = (
-        Contender(subject.label, Endpoint(url, api_key=api_key()), subject.commit)
+        Contender(subject.label, Endpoint(url, api_key=options.api_key()), subject.commit)
         for subject, url in zip(subjects, urls, strict=True)
     )
     try:

@@ -11,8 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from outpace.cli.bench import api_key
-from outpace.cli.options import MODEL_HELP, add_json_flag, new_parser
+from outpace.cli.options import MODEL_HELP, add_json_flag, api_key, new_parser
 from outpace.cli.status import Status
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine

@@ -9,8 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from outpace.cli.bench import api_key
-from outpace.cli.options import add_json_flag, new_parser
+from outpace.cli.options import add_json_flag, api_key, new_parser
 from outpace.fingerprint import machine
 from outpace.fingerprint.diff import Change, Difference, alike, compare
 from outpace.fingerprint.kept import read

@@ -10,6 +10,7 @@ import argparse
 import ast
 import dataclasses
 import inspect
+import os
 import re
 import textwrap
 from collections.abc import Collection
@@ -52,6 +53,19 @@ def check_writable(path: Path | None) -> None:
     """
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         raise ConfigError(f"cannot write {path}: name a file in a directory that exists")
+
+
+def write(path: Path, text: str) -> None:
+    """Raises ConfigError where that cannot be; `check_writable` finds most of it out before anything is measured."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; name a file in a directory that exists") from None
+
+
+def api_key() -> str | None:
+    """For asking servers: what the environment gives."""
+    return os.environ.get("OPENAI_API_KEY") or None
 
 
 def add_model_flags(parser: argparse.ArgumentParser, *, model: str | None = None, skip: Collection[str] = ()) -> None:

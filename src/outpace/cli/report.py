@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from outpace.cli.options import new_parser
+from outpace.cli.options import new_parser, write
 from outpace.errors import ConfigError
 from outpace.lab.report.files import read
 from outpace.lab.report.page import page
@@ -35,11 +35,6 @@ def run(args: argparse.Namespace) -> int:
     whole = page(read(args.files))
     if args.output in args.files:
         raise ConfigError(f"{args.output} is one of the results; name another file to write")
-    try:
-        args.output.write_text(whole, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {args.output}: {error.strerror}; name a file in a directory that exists"
-        ) from None
+    write(args.output, whole)
     print(f"{args.output}: {len(whole.encode()):,} bytes", file=sys.stderr)
     return 0

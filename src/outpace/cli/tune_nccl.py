@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from outpace.cli.options import MODEL_HELP, add_json_flag, new_parser
+from outpace.cli.options import MODEL_HELP, add_json_flag, check_writable, new_parser, write
 from outpace.engine.devices import resolve_device, resolve_dtype
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
@@ -33,10 +33,10 @@ Up to some size ranks share memory and need no NCCL (`sums` in `outpace serve`, 
 here is for larger messages, and for GPUs that cannot share memory.
 
 examples:
-  outpace tune-nccl ./my-model --ranks 2 --out nccl.toml
+  outpace tune-nccl ./my-model --tensor-parallel 2 --out nccl.toml
   outpace serve ./my-model --config nccl.toml
-  outpace tune-nccl ./my-model --ranks 8 --rows 1,4,32,2048 --time-limit 1200 --json
-  outpace tune-nccl smollm2 --ranks 3 --dry-run    the same steps over gloo on a CPU, where settings change nothing
+  outpace tune-nccl ./my-model --tp 8 --rows 1,4,32,2048 --time-limit 1200 --json
+  outpace tune-nccl smollm2 --tp 3 --dry-run    the same steps over gloo on a CPU, where settings change nothing
 """
 ROWS = "1,4,16,64,512"
 MAX_ROWS, MAX_RANKS, MAX_SECONDS = 1 << 20, 64, 86_400.0
@@ -46,7 +46,9 @@ def add_parser(subparsers: Any) -> None:
     """Adds the command's options."""
     parser = new_parser(subparsers, "tune-nccl", SUMMARY, DESCRIPTION)
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="GPUs that share the model (default 2)")
+    parser.add_argument(
+        "--tensor-parallel", "--tp", type=int, default=2, metavar="N", help="ranks that share the model (default 2)"
+    )
     parser.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or auto: what suits the device")
     parser.add_argument("--rows", default=ROWS, metavar="N,…", help=f"tokens of a message (default {ROWS})")
     parser.add_argument(
@@ -60,13 +62,13 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Sweeps, prints, and writes the file."""
     subject = _subject(args)
-    if args.out is not None and not args.out.parent.is_dir():
-        raise ConfigError(f"--out {args.out}: there is no folder {args.out.parent}; make it first")
-    about = f"outpace tune-nccl {args.model} --ranks {subject.size}, {subject.dtype}, hidden size {subject.hidden}"
+    check_writable(args.out)
+    asked = f"outpace tune-nccl {args.model} --tensor-parallel {subject.size}"
+    about = f"{asked}, {subject.dtype}, hidden size {subject.hidden}"
     sweep = Sweep(partial(measure, subject), AXES, args.time_limit, lambda text: print(text, file=sys.stderr))
     verdict = sweep.run()
     if args.out is not None:
-        args.out.write_text(as_toml(verdict, subject.size, about), encoding="utf-8")
+        write(args.out, as_toml(verdict, subject.size, about))
     _print(args, subject, verdict)
     return 0
 
@@ -102,8 +104,9 @@ def _subject(args: argparse.Namespace) -> Subject:
     Raises:
         ConfigError: there are no GPUs for it, or a value is out of its range.
     """
-    if not 2 <= args.ranks <= MAX_RANKS:
-        raise ConfigError(f"--ranks is {args.ranks}; it must lie in 2 … {MAX_RANKS}")
+    ranks = args.tensor_parallel
+    if not 2 <= ranks <= MAX_RANKS:
+        raise ConfigError(f"--tensor-parallel is {ranks}; it must lie in 2 … {MAX_RANKS}")
     if not 1.0 <= args.time_limit <= MAX_SECONDS:
         raise ConfigError(f"--time-limit is {args.time_limit:g}; it must lie in 1 … {MAX_SECONDS:g} seconds")
     if args.dry_run and args.out is not None:
@@ -115,10 +118,10 @@ def _subject(args: argparse.Namespace) -> Subject:
             "steps over gloo"
         )
     config = describe_target(locate(args.model)).config
-    check_target(config, args.ranks)
+    check_target(config, ranks)
     dtype = resolve_dtype(args.dtype, resolve_device(device))
     return Subject(
-        size=args.ranks,
+        size=ranks,
         device=device,
         rows=_rows(args.rows),
         hidden=config.hidden_size,
