@@ -77,7 +77,7 @@ class Group:
         return self.by_library(part)
 
     def by_library(self, part: Tensor) -> Tensor:
-        """`gather` by NCCL or gloo, whatever is faster."""
+        """`gather` by NCCL or gloo, even where the exchange is faster."""
         out = torch.empty((self.size, *part.shape), dtype=part.dtype, device=part.device)
         _all_gather(out.flatten(0, 1), part.contiguous(), group=self.handle)
         return out

@@ -15,12 +15,12 @@ from torch.distributed.distributed_c10d import Store
 
 from outpace.distributed.handshake import Stranger, admit, introduce
 from outpace.distributed.launcher import Launched
+from outpace.distributed.rendezvous import LOOPBACK
 from outpace.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
 SECONDS_TO_COME = 600.0
-LOOPBACK = "127.0.0.1"
 _PORT = "outpace/first"
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 6, "TCP_USER_TIMEOUT": 45_000}
 """A machine that is gone is noticed within 45 s. Systems lack some of these."""

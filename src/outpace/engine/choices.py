@@ -47,10 +47,8 @@ def _products(target: Target, drafter: Drafter | None) -> str:
     if target.embed.weight.is_cuda:
         products = [module for module in target.modules() if isinstance(module, Linear)]
         held = [module.held.name for module in products if module.held is not None]
-        kinds = (
-            f"; {len(held)} of {len(products)} in {held[0]}, unpacked in registers, or before cuBLAS" if held else ""
-        )
-        return f"Triton for few rows of tokens, cuBLAS beyond{kinds}"
+        named = f"; {len(held)} of {len(products)} in {held[0]}, unpacked in registers or before cuBLAS" if held else ""
+        return f"Triton for few rows of tokens, cuBLAS beyond{named}"
     name = str(target.embed.weight.dtype).removeprefix("torch.")
     if all(packed):
         return f"oneDNN in {name}, weights in its own layout"
@@ -67,11 +65,8 @@ def _mixture(target: Target) -> str | None:
     found = next((module for module in target.modules() if isinstance(module, Mixture)), None)
     if found is None:
         return None
-    why = found.why_not_fused
     held = "" if found.packed is None else f"{found.packed.down.name}, packed in memory: "
-    rest = "unpacked one at a time for many" if found.packed is not None else "PyTorch expert by expert for many"
-    return (
-        f"{held}Triton for few tokens, each chosen expert read once; {rest}"
-        if why is None
-        else (f"{held}PyTorch, expert by expert: {why}")
-    )
+    if found.why_not_fused is not None:
+        return f"{held}PyTorch, expert by expert: {found.why_not_fused}"
+    rest = "PyTorch expert by expert for many" if found.packed is None else "unpacked one at a time for many"
+    return f"{held}Triton for few tokens, each chosen expert read once; {rest}"

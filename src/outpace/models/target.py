@@ -160,9 +160,11 @@ class Target(nn.Module):
         """Runs S tokens of B rows.
 
         Args:
-            tokens_BS: int64 ids. positions_BS: int64 rotary positions.
-            expert_reuse: LOSSY, for verifying drafts: see `kernels.reuse`. 0 is exact.
+            tokens_BS: int64 ids.
+            positions_BS: int64 rotary positions.
+            attend: attention over the past and these tokens.
             taps: boundaries b, in 0 … num_layers: the input of layer b (num_layers: the last layer's output).
+            expert_reuse: LOSSY, for verifying drafts: see `kernels.reuse`. 0 is exact.
 
         Returns:
             hidden_BSH after the final norm, which `logits` takes, and features_BSF, the taps side by side in the
@@ -203,7 +205,7 @@ class Target(nn.Module):
         return 1 if self.config.latent is not None else kv_share(self.group, self.config.num_kv_heads).size
 
     def pack(self) -> bool:
-        """Readies the loaded model for inference, for good; see `layers.pack`."""
+        """Readies the loaded model for inference, for good; see `linear.pack`."""
         return pack(self)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
