@@ -39,9 +39,9 @@ from outpace.lab.decoding import noise_pair
 from outpace.lab.rates import measure_rates
 from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 from outpace.lab.shapes import SHAPES, random_models
+from outpace.lab.weights import num_bytes_of
 from outpace.models.exchange import open_exchange
 from outpace.models.sums import settle
-from outpace.models.target import Target
 
 MIN_ROUNDS = 6
 """Of the sums: fewer give no interval of 95%."""
@@ -204,10 +204,8 @@ def _runner(args: argparse.Namespace, device: torch.device, dtype: torch.dtype, 
 
 def _weight_bytes(runner: Runner) -> int:
     """That one rank reads for a plain step: all but the embeddings."""
-    target: Target = runner.target
-    weights = [*target.layers.parameters(), *target.lm_head.parameters(), *target.norm.parameters()]
-    packed = [module.packed for module in target.modules() if getattr(module, "packed", None) is not None]
-    return sum(tensor.numel() * tensor.element_size() for tensor in (*weights, *packed))
+    target = runner.target
+    return num_bytes_of([*target.layers, target.lm_head, target.norm])
 
 
 def _report(cell: Cell, measured: dict[tuple[int, Cell], list[Seen]], size: int) -> dict[str, Any]:

@@ -271,7 +271,7 @@ def test_packing_changes_nothing_and_leaves_the_target_alone(tmp_path: Path) -> 
     features, tokens = inputs()
     before = torch.stack(our_chain(drafter, features, tokens, 4))
     drafter.pack()
-    assert target.lm_head.packed is None
+    assert target.lm_head.prepacked is None
     torch.testing.assert_close(torch.stack(our_chain(drafter, features, tokens, 4)), before, atol=1e-5, rtol=1e-5)
     target.pack()
     torch.testing.assert_close(torch.stack(our_chain(drafter, features, tokens, 4)), before, atol=1e-5, rtol=1e-5)

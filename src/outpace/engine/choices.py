@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from outpace.models.drafter import Drafter
 from outpace.models.linear import Linear
@@ -42,18 +43,24 @@ def parallel() -> dict[str, Any]:
 
 
 def _products(target: Target, drafter: Drafter | None) -> str:
-    models = [target] if drafter is None else [target, drafter]
-    packed = [module.packed is not None for model in models for module in model.modules() if isinstance(module, Linear)]
     if target.embed.weight.is_cuda:
-        products = [module for module in target.modules() if isinstance(module, Linear)]
-        held = [module.held.name for module in products if module.held is not None]
+        products = _linears(target)
+        held = [product.held.name for product in products if product.held is not None]
         named = f"; {len(held)} of {len(products)} in {held[0]}, unpacked in registers or before cuBLAS" if held else ""
         return f"Triton for few rows of tokens, cuBLAS beyond{named}"
+    models: list[nn.Module] = [target] if drafter is None else [target, drafter]
+    prepacked = [product.prepacked is not None for product in _linears(*models)]
     name = str(target.embed.weight.dtype).removeprefix("torch.")
-    if all(packed):
+    if all(prepacked):
         return f"oneDNN in {name}, weights in its own layout"
-    how = "no oneDNN in this PyTorch" if not torch._C._has_mkldnn else f"{sum(packed)} of {len(packed)} weights packed"
+    how = f"{sum(prepacked)} of {len(prepacked)} weights packed"
+    if not torch._C._has_mkldnn:
+        how = "no oneDNN in this PyTorch"
     return f"PyTorch in {name}: {how}, which this processor has no instructions for"
+
+
+def _linears(*models: nn.Module) -> list[Linear]:
+    return [module for model in models for module in model.modules() if isinstance(module, Linear)]
 
 
 def _attention(target: Target, on_gpu: bool) -> str:

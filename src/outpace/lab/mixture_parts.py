@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from outpace.kernels.attention import PagedAttend
-from outpace.lab.mixture_rank import Drawn, num_bytes_of
+from outpace.lab.mixture_rank import Drawn
+from outpace.lab.weights import num_bytes_of
 from outpace.models.latent import LatentAttention
 from outpace.models.layers import GatedMLP
 from outpace.models.linear import Linear

@@ -10,15 +10,16 @@ INT4; DeepSeek packs all products but the router and the head, in FP8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from outpace.kernels.fp8 import Fp8
 from outpace.kernels.packed import PackedWeight
 from outpace.kernels.reuse import NO_REUSE, Reuse, among_open
+from outpace.lab.weights import num_bytes_of
 from outpace.models.arch import LatentConfig, MixtureConfig, RopeConfig, TargetConfig
 from outpace.models.linear import Linear
 from outpace.models.mixture import Mixture
@@ -205,17 +206,6 @@ class Drawn:
     def other_bytes(self) -> int:
         """Of the weights that every forward reads: all but experts and embeddings."""
         return num_bytes_of([*self.model.layers, self.model.lm_head, self.model.norm])
-
-
-def num_bytes_of(modules: Sequence[nn.Module]) -> int:
-    """Of their weights, those of routed experts left out where they stay packed."""
-    tensors: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
-    held = 0
-    for linear in (inner for module in modules for inner in module.modules() if isinstance(inner, Linear)):
-        held += 0 if linear.held is None else linear.held.num_bytes
-        if linear.packed is not None:  # on a CPU products have their own layout
-            tensors.append(linear.packed)
-    return held + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _randomise(weights: PackedWeight) -> None:

@@ -44,17 +44,19 @@ class Linear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype, device=device))
         self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype, device=device)) if bias else None
-        self.packed: Tensor | None = None
+        self.prepacked: Tensor | None = None
+        """In oneDNN's own layout: what `pack` makes of `weight`."""
         self.held: PackedWeight | None = None
+        """As the checkpoint packs it, in place of `weight`."""
         self.doubles_lone_rows = False
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.packed is None:
+        if self.prepacked is None:
             found = self.by_kernel(x)
             return F.linear(x, self.plain_weight, self.bias) if found is None else found
         if self.doubles_lone_rows and x.numel() == self.in_features:
-            return self.multiply(torch.stack((x, x)), self.packed, self.bias, "none", [], "")[0]
-        return self.multiply(x, self.packed, self.bias, "none", [], "")
+            return self.multiply(torch.stack((x, x)), self.prepacked, self.bias, "none", [], "")[0]
+        return self.multiply(x, self.prepacked, self.bias, "none", [], "")
 
     __call__ = forward
 
@@ -65,7 +67,7 @@ class Linear(nn.Module):
 
     def by_kernel(self, x: Tensor, *, gated: bool = False, splits: bool = False) -> Tensor | None:
         """As `kernels.gpu.linear.multiply`, on a GPU and for few rows; None where no kernel of ours takes it."""
-        if self.packed is not None or not fuses(x):
+        if self.prepacked is not None or not fuses(x):
             return None
         from outpace.kernels.gpu import linear, packed_linear
 
@@ -97,12 +99,12 @@ class Linear(nn.Module):
 
     def pack(self) -> bool:
         """For inference on a CPU: reorders the weight for oneDNN and drops the plain one. Says whether it did."""
-        if self.packed is None and self.held is None and can_pack(self.weight):
+        if self.prepacked is None and self.held is None and can_pack(self.weight):
             self.multiply = torch.ops.mkldnn._linear_pointwise.default
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
+            self.prepacked = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
             self.doubles_lone_rows = self.in_features > MAX_LONE_INPUTS and self.weight.dtype.itemsize == 2
             del self.weight
-        return self.packed is not None
+        return self.prepacked is not None
 
 
 class SummandLinear(Linear):

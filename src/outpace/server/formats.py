@@ -188,10 +188,8 @@ def usage(num_prompts: Sequence[int], jobs: Sequence[Job]) -> dict[str, Any]:
     firsts = zip(num_prompts, jobs[::num_choices], strict=True)
     cycles = sum(job.tally.cycles for job in jobs)
     emitted = sum(job.tally.emitted for job in jobs)
-    drafted_at, accepted_at = (
-        by_place(job.tally.drafted_at for job in jobs),
-        by_place(job.tally.accepted_at for job in jobs),
-    )
+    drafted_at = by_place(job.tally.drafted_at for job in jobs)
+    accepted_at = by_place(job.tally.accepted_at for job in jobs)
     speculation: dict[str, Any] = {
         "accept_length": round(emitted / cycles, 4) if cycles else None,
         "cycles": cycles,

@@ -121,7 +121,7 @@ def save_drafter(drafter: Drafter, directory: Path, *, shard_bytes: int = 5 << 3
     Raises:
         DrafterError: it has latent attention.
     """
-    assert drafter.mlp.down.packed is None, "a packed drafter has no plain weights"
+    assert drafter.mlp.down.prepacked is None, "a packed drafter has no plain weights"
     if drafter.wiring.shape.latent is not None:
         raise DrafterError("SpecForge's dialect has no latent attention: a drafter that has it cannot be saved")
     directory.mkdir(parents=True, exist_ok=True)
