@@ -30,7 +30,8 @@ from outpace.kernels.reuse import Reuse
 from outpace.lab import bench_line
 from outpace.lab.decoding import noise_pair
 from outpace.lab.mixture_parts import experts_of, parts_of, time_by_kernel
-from outpace.lab.mixture_rank import RANKS, Drawn
+from outpace.lab.mixture_rank import Drawn
+from outpace.lab.rank_shapes import RANKS
 from outpace.lab.rates import measure_rates
 from outpace.lab.replay import Timed
 from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms

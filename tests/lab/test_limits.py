@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from outpace.lab.limits import Limits, limits_of, target_reads, touched
-from outpace.lab.mixture_rank import RANKS, Drawn, packing_of
+from outpace.lab.mixture_rank import Drawn
 from outpace.lab.part_limits import verify_parts
+from outpace.lab.rank_shapes import RANKS, packing_of
 from outpace.lab.rates import Rates, copy_rate, matrix_rate, seconds_of
 from outpace.lab.shapes import SHAPES
 from outpace.models.fresh import fresh_wiring

@@ -35,12 +35,13 @@ POLLS = 1024
 
 def num_bytes(size: int) -> int:
     """Of one rank's memory, for `size` ranks."""
-    return _flag_bytes(size) + 2 * MAX_ELEMENTS * size * WIDEST
+    return flag_bytes(PROGRAMS, size) + 2 * MAX_ELEMENTS * size * WIDEST
 
 
-def _flag_bytes(size: int) -> int:
+def flag_bytes(num_programs: int, size: int) -> int:
+    """Of one rank's flags: int32 [num_programs, WIDTH]."""
     width: int = triton.next_power_of_2(size)
-    return PROGRAMS * width * 4
+    return num_programs * width * 4
 
 
 @triton.jit
@@ -141,7 +142,7 @@ def exchange(
         PARTS=part.shape[0] if joins else 1,
         SIZE=size,
         WIDTH=triton.next_power_of_2(size),
-        DATA=_flag_bytes(size),
+        DATA=flag_bytes(PROGRAMS, size),
         PROGRAMS=PROGRAMS,
         POLLS=POLLS,
         BLOCK=BLOCK,

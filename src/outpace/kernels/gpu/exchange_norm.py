@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outpace.kernels.gpu import exchange
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.exchange import POLLS, WIDEST, meet
+from outpace.kernels.gpu.exchange import POLLS, WIDEST, flag_bytes, meet
 
 ROWS = 64
 """Most rows."""
@@ -26,12 +26,7 @@ COLUMNS = 8192
 
 def num_bytes(size: int) -> int:
     """Of one rank's memory, for `size` ranks, behind that of `exchange`."""
-    return _flag_bytes(size) + 2 * ROWS * size * COLUMNS * WIDEST
-
-
-def _flag_bytes(size: int) -> int:
-    width: int = triton.next_power_of_2(size)
-    return ROWS * width * 4
+    return flag_bytes(ROWS, size) + 2 * ROWS * size * COLUMNS * WIDEST
 
 
 @triton.jit
@@ -143,7 +138,7 @@ def exchange_and_norm(
         SIZE=size,
         WIDTH=triton.next_power_of_2(size),
         FLAGS=before,
-        DATA=before + _flag_bytes(size),
+        DATA=before + flag_bytes(ROWS, size),
         ROWS=ROWS,
         COLUMNS=COLUMNS,
         POLLS=POLLS,
