@@ -101,9 +101,9 @@ def test_a_rank_compiles_without_a_word_to_the_others() -> None:
     pair = Pair.allocate(target, drafter, num_pages=40, page_size=config.page_size, dtype=torch.float32)
     runner = Runner(pair, config)
     runner.frames = Frames(pair, runner.state, config.page_size)
-    with runner.apart():
+    with runner.rehearsing():
         for shape in common_shapes(runner, config):
             runner.frames.rehearse(shape)
-    assert not group.apart.on
+    assert not group.rehearsal.on
     with pytest.raises(ValueError, match="process group"):
         runner.frames.rehearse(common_shapes(runner, config)[0])

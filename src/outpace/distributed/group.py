@@ -47,7 +47,7 @@ class Unsummed:
 
 
 @dataclass(slots=True)
-class Apart:
+class Rehearsal:
     """While it is on, a rank speaks to nobody, and its own part stands for those of the others: to compile kernels."""
 
     on: bool = False
@@ -66,11 +66,11 @@ class Group:
     sums: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """How it was decided who gathers, as plain data for JSON."""
 
-    apart: Apart = field(default_factory=Apart, compare=False)
+    rehearsal: Rehearsal = field(default_factory=Rehearsal, compare=False)
 
     def gather(self, part: Tensor) -> Tensor:
         """All ranks' parts, which have one shape: [size, ...]."""
-        if self.apart.on:
+        if self.rehearsal.on:
             return part.expand(self.size, *part.shape).contiguous()
         if self.exchange is not None and self.exchange.takes(part.numel(), part.dtype):
             return self.exchange.gather(part.contiguous(), part.dtype)
@@ -90,7 +90,7 @@ class Group:
 
     def all_reduce(self, part: Tensor) -> Tensor:
         """The sum over ranks, in place, in an order that is the library's."""
-        if self.apart.on:
+        if self.rehearsal.on:
             return part
         dist.all_reduce(part, group=self.handle)
         return part

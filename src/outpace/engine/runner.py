@@ -108,14 +108,14 @@ class Runner:
             self.frames, self._timed = frames, False
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def rehearsing(self) -> Iterator[None]:
         """What runs inside speaks to no other rank; what it computes is worth nothing, and compiles every kernel."""
-        apart = self.target.group.apart
-        apart.on = True
+        rehearsal = self.target.group.rehearsal
+        rehearsal.on = True
         try:
             yield
         finally:
-            apart.on = False
+            rehearsal.on = False
 
     @contextmanager
     def without_graphs(self) -> Iterator[None]:

@@ -74,7 +74,7 @@ def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
         seconds = COMPILES_FOR * config.capture_s - (time.perf_counter() - began)
         return compile_all(kernels, seconds, num_beside=runner.target.group.size)
 
-    with torch.cuda.device(device), runner.apart():
+    with torch.cuda.device(device), runner.rehearsing():
         num = compile_found(rehearse_few)  # the others are found the sooner with these at hand
         num += compile_found(partial(rehearse, shapes[len(few) :]))
         _prefill(runner, config)

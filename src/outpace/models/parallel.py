@@ -39,7 +39,7 @@ def across(group: Group, part: Tensor, like_BSH: Tensor) -> Tensor | Unsummed:
         return _in_rank_order(group.gather(whole(part, like_BSH)))
     if like_BSH.shape[:-1].numel() > MAX_GATHERED:
         return group.all_reduce(whole(part, like_BSH).contiguous())
-    exchange = None if group.apart.on else group.exchange
+    exchange = None if group.rehearsal.on else group.exchange
     if exchange is not None and exchange.adds(like_BSH.shape[:-1].numel(), like_BSH.shape[-1], like_BSH.dtype):
         return Unsummed(part.contiguous(), exchange)
     if exchange is not None and exchange.takes(like_BSH.numel(), like_BSH.dtype):

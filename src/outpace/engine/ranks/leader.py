@@ -54,10 +54,10 @@ class Leader(Runner):
         self._checksum = Checksum(self.num_ahead)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """See `Runner.apart`. The other ranks compile meanwhile, each by itself and as long as it takes."""
+    def rehearsing(self) -> Iterator[None]:
+        """See `Runner.rehearsing`. The other ranks compile meanwhile, each by itself and as long as it takes."""
         self._crew.tell(orders.Compile())
-        with super().apart():
+        with super().rehearsing():
             yield
 
     def enqueue(self, plan: Plan, masks: Masks | None = None) -> Ticket:
@@ -66,7 +66,7 @@ class Leader(Runner):
         Raises:
             EngineError: a rank died, or ranks chose different tokens.
         """
-        if self.target.group.apart.on:
+        if self.target.group.rehearsal.on:
             return super().enqueue(plan, masks)
         self._crew.tell(orders.order_of(plan, masked=masks is not None))
         with self._crew.in_step():
