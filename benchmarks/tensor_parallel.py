@@ -80,7 +80,8 @@ def _start_ranks(size: int, argv: list[str]) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    where |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(size))
     ranks = [
         subprocess.Popen(
             [sys.executable, __file__, *argv],

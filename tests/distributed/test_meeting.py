@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from outpace.distributed import handshake
 from outpace.distributed.handshake import KEY, Stranger, introduce, ranks_key
-from outpace.distributed.launcher import Launched
+from outpace.distributed.launcher import NAMES, Launched, launched
 from outpace.distributed.meeting import meet_first, meet_others
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.engine.ranks import orders
@@ -151,3 +151,15 @@ def test_a_side_that_falls_silent_is_gone() -> None:
     assert time.monotonic() - began < 5.0
     for end in (pipe, other):
         end.close()
+
+
+def test_a_rank_of_which_half_is_told_is_not_taken_for_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is would start ranks, which would start ranks."""
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    assert launched() is None, "clusters set that for everybody"
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="not LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT: start ranks with torchrun"):
+        launched()
