@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from threading import Lock
 
 import msgspec
@@ -41,7 +42,6 @@ class Trials:
             try:
                 answer = self._ask(asked)
             except ConnectionError:  # the process died just now
-                self.close()
                 answer = self._ask(asked)
         except OSError as error:
             raise TrialFailed(f"grammar: it could not be tried: {error}; send the request again") from error
@@ -57,38 +57,75 @@ class Trials:
         return verdict.source
 
     def start(self) -> None:
-        """Starts the process unless it runs."""
-        with self._lock:
+        """Starts the process unless it runs; where it cannot be started, the first grammar is told why."""
+        with self._lock, suppress(OSError):
             self._running()
 
     def close(self) -> None:
-        """Ends the process; grammars in it are still told of."""
+        """Ends the process; grammars that a trial has begun of are still told of."""
         with self._lock:
-            if self._control is not None and self._process is not None:
-                self._control.close()
-                self._process.wait()
-            self._control = self._process = None
+            self._end()
 
     def _ask(self, grammar: bytes) -> bytes:
+        """A verdict; nothing of a trial that a limit ended.
+
+        Raises:
+            OSError: no trial was begun.
+        """
         ours, theirs = socket.socketpair()
         with ours:
             ours.settimeout(2 * trial.WALL_S)
             with theirs:
-                self._hand_over(theirs)
-            ours.sendall(grammar)
-            ours.shutdown(socket.SHUT_WR)
-            return b"".join(iter(lambda: ours.recv(1 << 16), b""))
+                control = self._hand_over(theirs)
+            try:
+                ours.sendall(grammar)
+                ours.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda: ours.recv(1 << 16), b""))
+                if not answer.startswith(trial.BEGUN):
+                    raise ConnectionResetError("the process for it ended")
+            except OSError:
+                self._give_up(control)
+                raise
+        return answer.removeprefix(trial.BEGUN)
 
-    def _hand_over(self, connection: socket.socket) -> None:
+    def _hand_over(self, connection: socket.socket) -> socket.socket:
+        """Over which control the process was given it."""
         with self._lock:
-            socket.send_fds(self._running(), [b"\0"], [connection.fileno()])
+            control = self._running()
+            try:
+                socket.send_fds(control, [b"\0"], [connection.fileno()])
+            except OSError:
+                self._end()
+                raise
+            return control
+
+    def _give_up(self, control: socket.socket) -> None:
+        """The process behind it died or hangs; the next grammar starts another."""
+        with self._lock:
+            if self._control is control:
+                self._end()
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._control = self._process = None
 
     def _running(self) -> socket.socket:
         if self._control is not None and self._process is not None and self._process.poll() is None:
             return self._control
-        if self._control is not None:
-            self._control.close()
+        self._end()
+        try:
+            return self._start()
+        except OSError:
+            self._end()
+            raise
+
+    def _start(self) -> socket.socket:
         self._control, theirs = socket.socketpair()
+        self._control.settimeout(trial.WALL_S)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", trial.__name__, str(theirs.fileno())],
