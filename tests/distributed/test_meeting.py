@@ -135,6 +135,8 @@ def test_there_must_be_a_key_and_it_must_be_long(monkeypatch: pytest.MonkeyPatch
         ranks_key()
     monkeypatch.setenv(KEY, SECRET.decode())
     assert ranks_key() == SECRET
+    monkeypatch.setenv(KEY, "sixteen bytes \udce9\udce9")
+    assert ranks_key() == b"sixteen bytes \xe9\xe9"
 
 
 def test_a_side_that_falls_silent_is_gone() -> None:
