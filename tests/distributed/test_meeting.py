@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from outpace.distributed import handshake
 from outpace.distributed.handshake import KEY, Stranger, introduce, ranks_key
-from outpace.distributed.launcher import Launched
+from outpace.distributed.launcher import Launched, environment, launched
 from outpace.distributed.meeting import meet_first, meet_others
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.engine.ranks import orders
@@ -153,3 +153,10 @@ def test_a_side_that_falls_silent_is_gone() -> None:
     assert time.monotonic() - began < 5.0
     for end in (pipe, other):
         end.close()
+
+
+def test_a_rank_knows_that_it_was_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark that starts ranks, each of which thinks that it is to start them, fills the machine."""
+    for name, value in environment(1, 3, 99).items():
+        monkeypatch.setenv(name, value)
+    assert launched() == Launched(1, 1, 3, 3, "127.0.0.1")
