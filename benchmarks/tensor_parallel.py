@@ -28,7 +28,8 @@ import torch.distributed as dist
 from outpace.config import ResolvedConfig
 from outpace.distributed import nccl
 from outpace.distributed.group import ALONE, Group
-from outpace.distributed.rendezvous import device_of, join, launched, leave, torchrun_store
+from outpace.distributed.launcher import environment, launched
+from outpace.distributed.rendezvous import device_of, join, leave, torchrun_store
 from outpace.engine import calibrate
 from outpace.engine.devices import default_prefill_chunk
 from outpace.engine.runner import Runner
@@ -80,12 +81,10 @@ def _start_ranks(size: int, argv: list[str]) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    where |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(size))
     ranks = [
         subprocess.Popen(
             [sys.executable, __file__, *argv],
-            env=os.environ | where | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=os.environ | environment(rank, size, port),
             stdout=None if rank == 0 else subprocess.DEVNULL,
         )
         for rank in range(size)

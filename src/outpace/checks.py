@@ -49,6 +49,18 @@ def check_ids(error: type[OutpaceError], name: str, value: Any, most: int) -> No
             raise error(f"{name} holds {token!r}; it must hold token ids")
 
 
+def check_unicode(error: type[OutpaceError], name: str, text: str) -> None:
+    """A text that can be written in UTF-8.
+
+    Raises:
+        error: it holds half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as wrong:
+        raise error(f"{name} holds {text[wrong.start]!r}, half of a surrogate pair, which is no character") from wrong
+
+
 def frozen_bias(error: type[OutpaceError], name: str, value: Any, most: int, limit: float) -> tuple[Any, ...]:
     """A mapping from token ids to numbers in -limit … limit, or its pairs, as pairs that nobody can change.
 

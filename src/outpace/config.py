@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from outpace.checks import check_ids, check_integers, check_real, frozen_bias, frozen_words
+from outpace.checks import check_ids, check_integers, check_real, check_unicode, frozen_bias, frozen_words
 from outpace.errors import ConfigError, RequestError
 from outpace.grammar import Grammar
 
@@ -156,6 +156,7 @@ def _check_stops(stops: object) -> None:
     for stop in stops:
         if not isinstance(stop, str) or not 1 <= len(stop) <= MAX_STOP_CHARACTERS:
             raise RequestError(f"stop holds {stop!r:.60}; each must be a text of 1 … {MAX_STOP_CHARACTERS} characters")
+        check_unicode(RequestError, "stop", stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from outpace.checks import check_unicode
 from outpace.errors import RequestError
 from outpace.schema_keywords import check_schema
 
@@ -51,6 +52,7 @@ class Grammar:
             raise RequestError(
                 f"grammar has {len(self.source)} characters; a {self.kind} may have {most}: make it shorter"
             )
+        check_unicode(RequestError, "grammar", self.source)
         if self.kind == "json_schema":
             check_schema(_loaded(self.source))
         elif self.kind == "choice":

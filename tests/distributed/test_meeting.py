@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from outpace.distributed import handshake
 from outpace.distributed.handshake import KEY, Stranger, introduce, ranks_key
-from outpace.distributed.launcher import NAMES, Launched, launched
+from outpace.distributed.launcher import NAMES, Launched, environment, launched
 from outpace.distributed.meeting import meet_first, meet_others
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.engine.ranks import orders
@@ -135,6 +135,8 @@ def test_there_must_be_a_key_and_it_must_be_long(monkeypatch: pytest.MonkeyPatch
         ranks_key()
     monkeypatch.setenv(KEY, SECRET.decode())
     assert ranks_key() == SECRET
+    monkeypatch.setenv(KEY, "sixteen bytes \udce9\udce9")
+    assert ranks_key() == b"sixteen bytes \xe9\xe9"
 
 
 def test_a_side_that_falls_silent_is_gone() -> None:
@@ -163,3 +165,10 @@ def test_a_rank_of_which_half_is_told_is_not_taken_for_one_alone(monkeypatch: py
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="not LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT: start ranks with torchrun"):
         launched()
+
+
+def test_a_rank_knows_that_it_was_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark that starts ranks, each of which thinks that it is to start them, fills the machine."""
+    for name, value in environment(1, 3, 99).items():
+        monkeypatch.setenv(name, value)
+    assert launched() == Launched(1, 1, 3, 3, "127.0.0.1")

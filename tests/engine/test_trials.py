@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.worded import TOKENIZER, VOCAB
 from outpace import Grammar, RequestError
+from outpace.engine.grammars import trial
 from outpace.engine.grammars.compiler import MAX_KEPT, Compiler
 from outpace.engine.grammars.trial_process import CPU_S
 
@@ -33,8 +38,8 @@ def compiler() -> Iterator[Compiler]:
 
 
 def trial_pid(compiler: Compiler) -> int:
-    assert compiler._trials is not None and compiler._trials._worker is not None
-    return compiler._trials._worker.pid
+    assert compiler._trials is not None and compiler._trials._process is not None
+    return compiler._trials._process.pid
 
 
 def children(pid: int) -> list[str]:
@@ -107,3 +112,55 @@ def test_what_is_being_compiled_is_not_begun_again_however_much_else_is() -> Non
     stuck.result()
     assert all(made.compile(grammar) for grammar in grammars)
     assert len(made._kept) <= MAX_KEPT + 8
+
+
+def test_a_trial_that_never_began_is_no_refusal(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is killed after it was handed a grammar: once that is tried again, then it is said."""
+    trials, deaths = compiler._trials, iter([True, False, True, True])
+    assert trials is not None
+    hand_over = trials._hand_over
+
+    def deadly(connection: socket.socket) -> socket.socket:
+        if next(deaths):
+            trials.start()
+            os.kill(trial_pid(compiler), signal.SIGSTOP)
+            control = hand_over(connection)
+            os.kill(trial_pid(compiler), signal.SIGKILL)
+            return control
+        return hand_over(connection)
+
+    monkeypatch.setattr(trials, "_hand_over", deadly)
+    compiler.compile(Grammar.regex("a"))
+    with pytest.raises(RequestError, match=r"could not be tried: .*; send the request again"):
+        compiler.compile(Grammar.regex("b"))
+    monkeypatch.undo()
+    compiler.compile(Grammar.regex("b"))
+
+
+def test_where_no_process_can_be_started_the_grammar_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = subprocess.Popen
+
+    def forkless(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        code = f"import os, sys; from {trial.__name__} import main; os.fork = lambda: os.open('', 0); main({words[-1]})"
+        return start([sys.executable, "-c", code], **options)
+
+    made = Compiler(TOKENIZER, VOCAB)
+    made.guard()
+    with monkeypatch.context() as patch:
+        patch.setattr("outpace.engine.grammars.trials.subprocess.Popen", forkless)
+        with pytest.raises(RequestError, match=r"could not be tried: .*; send the request again"):
+            made.compile(Grammar.regex("b"))
+    made.compile(Grammar.regex("b"))
+    made.close()
+
+
+def test_what_nobody_waits_for_is_not_compiled() -> None:
+    made = Compiler(TOKENIZER, VOCAB)
+    made._threads = ThreadPoolExecutor(1)
+    stuck = made._threads.submit(time.sleep, 0.3)
+    left = made.begin(Grammar.regex("a"))
+    made.give_up(Grammar.regex("a"))
+    assert left.cancelled() and not made._kept
+    made.give_up(Grammar.regex("a"))
+    stuck.result()
+    assert made.compile(Grammar.regex("a"))

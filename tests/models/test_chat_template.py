@@ -139,6 +139,8 @@ KEYS = (
     "{% set ns = namespace(key=()) %}{% for i in range(14) %}{% set ns.key = (ns.key, ns.key) %}{% endfor %}"
     "{% for i in range(1000) %}{% set x = {}[ns.key] %}{% endfor %}"
 )
+FILTERED = "{% set r = [0] * 100000 %}{% for a in r %}{% for b in r if TEST %}{% endfor %}{% endfor %}"
+CALLS = "{% for a in range(100000) %}{% set b = self.x() %}{% endfor %}"
 BIG = "{% set big = 'a' * 1000000 %}{% for i in range(100000) %}BODY{% endfor %}"
 
 
@@ -210,6 +212,13 @@ BIG = "{% set big = 'a' * 1000000 %}{% for i in range(100000) %}BODY{% endfor %}
         ("{{ ([[0]] * 400000)|sum(start=[]) }}", "only numbers are summed"),
         ("{{ '%s' % (messages,) }}", "neither a text nor a number"),
         ("{{ messages|tojson(indent=100000) }}", "more than 16"),
+        ("{{ 'a'.encode() * 10**12 }}", "bytes"),
+        ("{{ (1).to_bytes(8, 'big') }}", "bytes"),
+        ("{{ strftime_now('%999Y' * 1000000) }}", "form of more than"),
+        (FILTERED.replace("TEST", "b"), f"{STEPS}|{CHARACTERS}"),
+        ("{% for a in range(100000) %}" + "{% set b = a %}" * 9000 + "{% endfor %}", CHARACTERS),
+        ("{% block x %}" + "{% set b = 1 %}" * 9000 + "{% endblock %}" + CALLS, CHARACTERS),
+        ("{% macro f() %}" + "{% set b = 1 %}" * 9000 + "{% endmacro %}" + CALLS.replace("self.x", "f"), CHARACTERS),
         ("{{ range(10**9) }}", "number above"),
         ("{{ range(100001) }}", "(?i)range too big"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),

@@ -56,6 +56,18 @@ WRONG_CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "stop empty": ({"stop": ""}, "stop"),
     "stop_token_ids": ({"stop_token_ids": [258]}, "stop_token_ids"),
     "stop_token_ids negative": ({"stop_token_ids": [-1]}, "stop_token_ids"),
+    "stop_token_ids huge": ({"stop_token_ids": [1 << 70], "n": 2}, "stop_token_ids"),
+    "stop surrogate": ({"stop": ["a", "\ud800"]}, "stop"),
+    "regex surrogate": ({"structured_outputs": {"regex": "\ud800"}, "n": 2}, "structured_outputs"),
+    "choice surrogate": ({"structured_outputs": {"choice": ["\udfff"]}, "n": 2}, "structured_outputs"),
+    "schema surrogate": (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": "\ud800"}}}},
+        "response_format",
+    ),
+    "name surrogate": (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "\ud800", "schema": {"minLenght": 1}}}},
+        "response_format",
+    ),
     "min_tokens": ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
     "presence_penalty": ({"presence_penalty": 2.5}, "presence_penalty"),
     "frequency_penalty": ({"frequency_penalty": -2.5}, "frequency_penalty"),
@@ -66,6 +78,7 @@ WRONG_CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "fields within": ({"stream_options": {f"x{i}": 1 for i in range(200)}}, "stream_options"),
     "far too long": ({"messages": [{"role": "user", "content": "a" * 30_000}]}, "messages"),
     "logit_bias key": ({"logit_bias": {"one": 1}}, "logit_bias"),
+    "logit_bias twice": ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias"),
     "bad_words": ({"bad_words": [[]]}, "bad_words"),
     "bad_words unknown": ({"bad_words": [[258]]}, "bad_words"),
     "top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
@@ -98,6 +111,7 @@ WRONG_COMPLETIONS: dict[str, tuple[dict[str, Any], str]] = {
     "suffix": ({"suffix": "b"}, "suffix"),
     "best_of": ({"best_of": 2}, "best_of"),
     "too long": ({"prompt": [1] * 160}, "prompt"),
+    "far too long": ({"prompt": [1] * 100_000, "n": 128}, "prompt"),
 }
 
 

@@ -80,6 +80,8 @@ VALUES: dict[str, Any] = {
     "aux_boundaries": (1, 2, 3),
     "weights": "unpacked",
     "nccl": ("NCCL_PROTO=LL", "NCCL_P2P_LEVEL=SYS"),
+    "sums": "library",
+    "eager": True,
 }
 """Of options that are no numbers, or not those below."""
 
@@ -146,6 +148,7 @@ def test_keys_come_from_everywhere(tmp_path: Path) -> None:
     config = ServerConfig(api_key=("flag",), api_key_file=str(file))
     assert set(api_keys(config, "env, more ,")) == {b"flag", b"env", b"more", b"one", b"two"}
     assert api_keys(ServerConfig(), None) == ()
+    assert api_keys(ServerConfig(), "caf\udce9") == (b"caf\xe9",), "what of the environment is no UTF-8 are its bytes"
     for nothing in ("", " , "):
         with pytest.raises(ConfigError, match="OUTPACE_API_KEY is set and holds no key"):
             api_keys(ServerConfig(), nothing)

@@ -13,7 +13,7 @@ import pytest
 from engine.tiny import engine, tiny_drafter, tiny_target
 from engine.worded import worded_target
 from outpace import LLM, Grammar, SamplingParams
-from outpace.errors import EngineError
+from outpace.errors import EngineError, RequestError
 from outpace.server.serving import Serving
 from outpace.server.wire import (
     Abort,
@@ -329,3 +329,36 @@ def test_who_waits_for_a_grammar_can_be_aborted_and_is_refused_in_the_end(monkey
     side.run()
     (refused,) = [m for m in side.messages if isinstance(m, Refused)]
     assert refused.id == 1 and "simpler" in refused.message
+
+
+def test_a_grammar_that_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = engine(worded_target())
+    side = Side(llm)
+    given_up: list[Grammar] = []
+    never: Future[Any] = Future()
+    monkeypatch.setattr(llm.engine.grammars, "begin", lambda grammar: never)
+    monkeypatch.setattr(llm.engine.grammars, "give_up", given_up.append)
+    for request_id in (0, 1):
+        side.submit(request_id, [1, 2], grammar=Grammar.regex("a"))
+    side.serving.handle([Abort(id=0)])
+    assert not given_up, "another request waits for it"
+    side.serving.handle([Abort(id=1)])
+    assert given_up == [Grammar.regex("a")] and not side.serving.busy
+
+
+def test_an_answer_that_cannot_be_begun_again_is_the_only_one_that_fails(expected: dict[int, list[int]]) -> None:
+    llm = tiny()
+    side = Side(llm)
+    break_when(llm, poisoned(llm))
+    for i in (99, 0, 1):
+        side.submit(i, [POISON, 1, 2] if i == 99 else PROMPTS[i])
+    while set(side.serving._suspicion._benched) != {0, 1}:
+        side.serving.step()
+
+    def refuse() -> None:
+        raise RequestError("no memory")
+
+    side.serving._suspicion._benched[1].begin = refuse  # type: ignore[method-assign]
+    side.run()
+    assert sorted(side.broken()) == [1, 99]
+    assert side.tokens(0) == expected[0]

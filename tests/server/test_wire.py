@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -89,3 +90,9 @@ def test_too_large_a_message_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(wire, "MAX_FRAME", 100)
     with pytest.raises(WireError, match="too large"):
         wire.pack(Submit(id=1, prompt_ids=[1] * 100, params=PARAMS))
+
+
+@pytest.mark.parametrize("wrong", [{"prompt_ids": [1 << 64]}, {"kept": ("\ud800",)}])
+def test_what_msgpack_cannot_hold_is_not_sent(wrong: dict[str, Any]) -> None:
+    with pytest.raises(WireError, match="cannot be written"):
+        wire.pack(Submit(**{"id": 1, "prompt_ids": [1], "params": PARAMS} | wrong))

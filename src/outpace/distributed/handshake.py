@@ -34,7 +34,7 @@ def ranks_key() -> bytes:
     Raises:
         ConfigError: there is none, or it is too short to be a secret.
     """
-    key = os.environ.get(KEY, "").encode()
+    key = os.environ.get(KEY, "").encode(errors="surrogateescape")
     if len(key) < MIN_KEY:
         found = f"{KEY} has {len(key)} bytes" if key else f"{KEY} is not set"
         raise ConfigError(

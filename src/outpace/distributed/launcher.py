@@ -23,6 +23,12 @@ class Launched:
     """The address of the first rank's machine."""
 
 
+def environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """What torchrun would tell a process of this machine: `launched` finds it there."""
+    values = (rank, rank, size, size, "127.0.0.1", port)
+    return dict(zip(NAMES, map(str, values), strict=True))
+
+
 def launched() -> Launched | None:
     """None where this process was started by hand.
 

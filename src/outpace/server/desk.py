@@ -123,7 +123,7 @@ class Desk:
             try:
                 self._send(Submit(id=job.id, prompt_ids=job.prompt_ids, params=job.params, kept=job.kept))
             except WireError as error:
-                self._fail(job, RequestError(f"the prompt is too long to be served: {error}"))
+                self._fail(job, RequestError(f"the request cannot be handed to the engine: {error}"))
                 continue
             job.state, job.since = "sent", monotonic()
             self._sent[job.id] = job

@@ -52,7 +52,7 @@ class Inbox:
             while data := self._connection.recv(READ_BYTES):
                 for message in frames.feed(data):
                     self._messages.put(message)
-        except (OSError, WireError) as error:
+        except Exception as error:  # whatever it is, nothing more would be heard
             print(f"outpace engine: {error}", file=sys.stderr, flush=True)
         os._exit(0)
 

@@ -122,9 +122,9 @@ class Submission:
         return all(job.state == "done" for job in self.jobs)
 
     def close(self) -> None:
-        """Aborts what is not finished."""
+        """Aborts what is not finished; what waits before what runs, whose place it would take."""
         self._timer.cancel()
-        for job in self.jobs:
+        for job in reversed(self.jobs):
             self._abort(job)
 
     async def begun(self) -> None:

@@ -22,9 +22,8 @@ MAX_STOPS = 16
 MAX_TOKEN_IDS = 1 << 22
 
 BIASES = BeforeValidator(partial(check_size, most=MAX_BIASES))
-TokenIds = Annotated[
-    list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1, max_length=MAX_TOKEN_IDS), FIRST_ERROR
-]
+TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS), FIRST_ERROR]
 Word = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -52,7 +51,7 @@ class Sampling(Strict):
     min_p: float | None = None
     seed: int | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=4096), FIRST_ERROR] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=4096), FIRST_ERROR] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
@@ -194,5 +193,5 @@ class DetokenizeRequest(Strict):
     """Body of /detokenize."""
 
     model: Name | None = None
-    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(max_length=MAX_TOKEN_IDS), FIRST_ERROR]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS), FIRST_ERROR]
     skip_special_tokens: bool = False

@@ -166,6 +166,8 @@ async def _answer(
             param="n",
         )
     _check_fits(asked)
+    for prompt in prompts:
+        _check_length(backend, prompt)
     asked = _with_word_ids(backend, asked)
     if asked.user is not None:
         facts_of(request.scope)["user"] = asked.user
@@ -202,6 +204,20 @@ def _check_fits(asked: Asked) -> None:
         raise ApiError(400, "stream_options need stream: true", code="invalid_value", param="stream_options")
     if isinstance(asked, ChatRequest) and asked.top_logprobs is not None and not asked.logprobs:
         raise ApiError(400, "top_logprobs need logprobs: true", code="invalid_value", param="top_logprobs")
+
+
+def _check_length(backend: Backend, prompt: Sequence[int]) -> None:
+    """Before the engine is sent it: a body has room for millions of token ids.
+
+    Raises:
+        RequestError: the context cannot hold it.
+    """
+    context = _limits(backend)[0]
+    if len(prompt) >= context:
+        raise RequestError(
+            f"the prompt has {len(prompt)} tokens; the context holds {context} and one must be left for the answer: "
+            f"shorten the prompt to {context - 1}"
+        )
 
 
 def _with_word_ids(backend: Backend, asked: Asked) -> Asked:

@@ -35,7 +35,7 @@ def _max_k(value: str | MaxK) -> int | None:
 
 def _bias(value: Mapping[str, float]) -> dict[int, float]:
     for key in value:
-        if not re.fullmatch(r"\d{1,10}", key, re.ASCII):
+        if not re.fullmatch(r"0|[1-9]\d{0,9}", key, re.ASCII):  # each id has one spelling, so none comes twice
             raise RequestError(f'logit_bias holds {key!r:.60}; its keys must be token ids, such as "42"')
     return {int(key): bias for key, bias in value.items()}
 

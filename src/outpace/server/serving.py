@@ -197,11 +197,18 @@ class Serving:
             if self._compiled(submit):
                 self._begin(submit)
             elif monotonic() - since > COMPILE_WAIT_S:
+                self._give_up(submit)
                 self._send(Refused(id=submit.id, message=str(too_slow(COMPILE_WAIT_S))))
             else:
                 self._compiling.append((submit, since))
         if self._compiling and not self._served:
             sleep(COMPILE_POLL_S)
+
+    def _give_up(self, submit: Submit) -> None:
+        """What nobody waits for is not compiled: others would queue behind it."""
+        grammar = submit.params.grammar
+        if grammar is not None and all(other.params.grammar != grammar for other, _ in self._compiling):
+            self._llm.engine.grammars.give_up(grammar)
 
     def _begin(self, submit: Submit) -> None:
         try:
@@ -215,7 +222,11 @@ class Serving:
 
     def _abort(self, request_id: int) -> None:
         self._held = [submit for submit in self._held if submit.id != request_id]
-        self._compiling = [(submit, since) for submit, since in self._compiling if submit.id != request_id]
+        for place, (submit, _) in enumerate(self._compiling):
+            if submit.id == request_id:
+                del self._compiling[place]
+                self._give_up(submit)
+                break
         self._suspicion.forget(request_id)
         served = self._served.pop(request_id, None)
         if served is not None:
@@ -255,10 +266,18 @@ class Serving:
         if culprit is not None:
             self._send(Broken(id=culprit, message=message))
         for served in innocent:
-            served.begin()
-            self._served[served.submit.id] = served
+            self._begin_again(served)
         if not self._served:
             self._llm.engine.step()  # nothing runs: it only puts its pages in order
+
+    def _begin_again(self, served: Served) -> None:
+        request_id = served.submit.id
+        try:
+            served.begin()
+        except Exception as error:  # such as its grammar, which was not kept and could not be compiled once more
+            self._send(Broken(id=request_id, message=_said(error)))
+        else:
+            self._served[request_id] = served
 
 
 Logprobs = tuple[TokenLogprobs | None, ...]

@@ -98,7 +98,7 @@ def api_keys(config: ServerConfig, environment: str | None) -> tuple[bytes, ...]
     keys = [*config.api_key, *named]
     if config.api_key_file is not None:
         keys += _keys_in(Path(config.api_key_file))
-    return tuple(key.encode() for key in keys)
+    return tuple(key.encode(errors="surrogateescape") for key in keys)  # any bytes of the environment's
 
 
 def _keys_in(path: Path) -> list[str]:

@@ -21,7 +21,7 @@ _PREFIX = 4
 
 
 class WireError(OutpaceError):
-    """A frame is too large, or is no message that this side takes."""
+    """A frame is too large, or is no message that this side takes; or a message cannot be written as one."""
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -198,9 +198,12 @@ def pack(message: Message) -> bytes:
     """A message as one frame.
 
     Raises:
-        WireError: it is above `MAX_FRAME`.
+        WireError: it is above `MAX_FRAME`, or holds what msgpack cannot: a lone surrogate, a number of over 64 bits.
     """
-    body = msgspec.msgpack.encode(message)
+    try:
+        body = msgspec.msgpack.encode(message)
+    except (msgspec.MsgspecError, OverflowError, ValueError) as error:
+        raise WireError(f"the message cannot be written: {error}") from error
     if len(body) > MAX_FRAME:
         raise WireError(f"a message of {len(body)} bytes is too large; at most {MAX_FRAME} are sent")
     return len(body).to_bytes(_PREFIX, "big") + body

@@ -93,6 +93,11 @@ class Compiler:
                 del self._kept[oldest]
         return compiling
 
+    def give_up(self, grammar: Grammar) -> None:
+        """Nobody waits for it any more: if it is not being compiled yet, it will not be."""
+        if (compiling := self._kept.get(grammar)) is not None and compiling.cancel():
+            del self._kept[grammar]
+
     def compile(self, grammar: Grammar) -> Compiled:
         """The grammar, once it is compiled.
 

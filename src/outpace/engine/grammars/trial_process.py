@@ -33,6 +33,8 @@ MEMORY_MIB = 128
 """Beside what the process had before."""
 PREFIX = 4
 """Bytes of a length before a message, most significant first."""
+BEGUN = b"\0"
+"""Comes before a verdict: from here on the limits hold, and an end without a verdict is theirs."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +58,8 @@ def main(descriptor: int) -> None:
             with socket.socket(fileno=descriptors[0]) as asked:
                 try:
                     is_child = os.fork() == 0
-                except OSError as error:
-                    _tell(asked, Verdict(error=f"grammar: no process could be started to try it in: {error}"))
+                except OSError as error:  # nothing is said, which is no verdict
+                    print(f"outpace: no process could be started to try a grammar in: {error}", file=sys.stderr)
                     continue
                 if is_child:
                     _try(asked, index, vocabulary.num_ids)
@@ -67,6 +69,7 @@ def _try(asked: socket.socket, index: LLTokenizer, num_ids: int) -> NoReturn:
     """In a child: reads a grammar, says what came of it, and ends."""
     try:
         _bound()
+        _tell(asked, BEGUN)
         grammar = msgspec.msgpack.decode(_all(asked), type=Grammar)
         try:
             source = source_of(grammar)
@@ -76,7 +79,7 @@ def _try(asked: socket.socket, index: LLTokenizer, num_ids: int) -> NoReturn:
             verdict = Verdict(error=str(error))
         except Exception as error:  # whatever the library raises, it is of this grammar
             verdict = Verdict(error=f"grammar: {error!r:.500}")
-        _tell(asked, verdict)
+        _tell(asked, msgspec.msgpack.encode(verdict))
     finally:
         os._exit(0)
 
@@ -93,9 +96,9 @@ def _bound() -> None:
     signal.setitimer(signal.ITIMER_REAL, WALL_S)
 
 
-def _tell(asked: socket.socket, verdict: Verdict) -> None:
+def _tell(asked: socket.socket, said: bytes) -> None:
     with suppress(OSError):
-        asked.sendall(msgspec.msgpack.encode(verdict))
+        asked.sendall(said)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
+from contextlib import suppress
 from threading import Lock
 
 import msgspec
 
-from outpace.distributed.workers import Worker
 from outpace.engine.grammars import trial_process as trial
 from outpace.engine.grammars.vocabulary import Vocabulary
 from outpace.errors import RequestError
@@ -25,7 +28,8 @@ class Trials:
         body = msgspec.msgpack.encode(vocabulary)
         self._first = len(body).to_bytes(trial.PREFIX, "big") + body
         self._lock = Lock()
-        self._worker: Worker | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
 
     def source(self, grammar: Grammar) -> str:
         """A grammar in the library's notation, once it has been compiled within the limits.
@@ -38,7 +42,6 @@ class Trials:
             try:
                 answer = self._ask(asked)
             except ConnectionError:  # the process died just now
-                self.close()
                 answer = self._ask(asked)
         except OSError as error:
             raise TrialFailed(f"grammar: it could not be tried: {error}; send the request again") from error
@@ -54,36 +57,82 @@ class Trials:
         return verdict.source
 
     def start(self) -> None:
-        """Starts the process unless it runs."""
-        with self._lock:
+        """Starts the process unless it runs; where it cannot be started, the first grammar is told why."""
+        with self._lock, suppress(OSError):
             self._running()
 
     def close(self) -> None:
-        """Ends the process; grammars in it are still told of."""
+        """Ends the process; grammars that a trial has begun of are still told of."""
         with self._lock:
-            if self._worker is not None:
-                self._worker.connection.close()
-                self._worker.end()
-            self._worker = None
+            self._end()
 
     def _ask(self, grammar: bytes) -> bytes:
+        """A verdict; nothing of a trial that a limit ended.
+
+        Raises:
+            OSError: no trial was begun.
+        """
         ours, theirs = socket.socketpair()
         with ours:
             ours.settimeout(2 * trial.WALL_S)
             with theirs:
-                self._hand_over(theirs)
-            ours.sendall(grammar)
-            ours.shutdown(socket.SHUT_WR)
-            return b"".join(iter(lambda: ours.recv(1 << 16), b""))
+                control = self._hand_over(theirs)
+            try:
+                ours.sendall(grammar)
+                ours.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda: ours.recv(1 << 16), b""))
+                if not answer.startswith(trial.BEGUN):
+                    raise ConnectionResetError("the process for it ended")
+            except OSError:
+                self._give_up(control)
+                raise
+        return answer.removeprefix(trial.BEGUN)
 
-    def _hand_over(self, connection: socket.socket) -> None:
+    def _hand_over(self, connection: socket.socket) -> socket.socket:
+        """Over which control the process was given it."""
         with self._lock:
-            socket.send_fds(self._running(), [b"\0"], [connection.fileno()])
+            control = self._running()
+            try:
+                socket.send_fds(control, [b"\0"], [connection.fileno()])
+            except OSError:
+                self._end()
+                raise
+            return control
+
+    def _give_up(self, control: socket.socket) -> None:
+        """The process behind it died or hangs; the next grammar starts another."""
+        with self._lock:
+            if self._control is control:
+                self._end()
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._control = self._process = None
 
     def _running(self) -> socket.socket:
-        if self._worker is None or not self._worker.alive:
-            if self._worker is not None:
-                self._worker.connection.close()
-            self._worker = Worker(trial.__name__, {"OMP_NUM_THREADS": "1"})
-            self._worker.connection.sendall(self._first)
-        return self._worker.connection
+        if self._control is not None and self._process is not None and self._process.poll() is None:
+            return self._control
+        self._end()
+        try:
+            return self._start()
+        except OSError:
+            self._end()
+            raise
+
+    def _start(self) -> socket.socket:
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(trial.WALL_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", trial.__name__, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        self._control.sendall(self._first)
+        return self._control

@@ -32,6 +32,10 @@ _STRIDE = 64
 """Length of an argument that a search passes at no cost worth counting: longer than what real templates look for."""
 _UNIT_CHARACTERS = 16
 """What a number that is given counts for each unit, and a range for each of its numbers."""
+NODE_CHARACTERS = 8
+"""What each part of a loop's or macro's body counts in each pass, executed or not."""
+MAX_DATE_FORM = 256
+"""Characters of a form for a date: each may make hundreds."""
 _COMPUTED = re.compile(r"\*|\{[^{}]*\{")
 """In a format string: a width that is computed."""
 
@@ -72,6 +76,8 @@ class Budget:
             length = len(item) if isinstance(item, str) else 0
             if isinstance(item, range):
                 length = _UNIT_CHARACTERS * len(item)
+            if isinstance(item, bytes):
+                raise SecurityError("the template makes bytes; only texts are made")
             self.spend(1, length)
             weight += 1 + length
         return weight

@@ -23,7 +23,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from outpace.models.text.chat_limits import budget_of, check_format, check_product, length_of
+from outpace.models.text.chat_limits import (
+    MAX_DATE_FORM,
+    NODE_CHARACTERS,
+    budget_of,
+    check_format,
+    check_product,
+    length_of,
+)
 
 _DROPPED_FILTERS = ("pprint", "striptags", "urlize", "xmlattr")
 _BRIEF_FILTERS = ("count", "d", "default", "first", "last", "length")
@@ -141,6 +148,12 @@ class _Counting(NodeTransformer):
     """Puts calls of `_Bounds` where Jinja has no hook of its own."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
+        self._stepping(node)
+        if node.test is not None:  # it is asked of all that it leaves out, too
+            node.test = nodes.Or(_call("step", [nodes.Const(_size_of(node.test))], node), node.test)
+        return node
+
+    def visit_Block(self, node: nodes.Block) -> nodes.Node:
         return self._stepping(node)
 
     def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
@@ -182,10 +195,18 @@ class _Counting(NodeTransformer):
         return _call(method, [node], node)
 
     def _stepping(self, node: Any) -> nodes.Node:
-        characters = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
+        size = sum(map(_size_of, node.body))
         self.generic_visit(node)
-        node.body.insert(0, nodes.ExprStmt(_call("step", [nodes.Const(characters)], node)).set_lineno(node.lineno))
+        node.body.insert(0, nodes.ExprStmt(_call("step", [nodes.Const(size)], node)).set_lineno(node.lineno))
         return node  # type: ignore[no-any-return]
+
+
+def _size_of(node: nodes.Node) -> int:
+    """What one pass through it counts: its text, and all of its parts."""
+    return NODE_CHARACTERS + sum(
+        NODE_CHARACTERS + (len(part.data) if isinstance(part, nodes.TemplateData) else 0)
+        for part in node.find_all(nodes.Node)
+    )
 
 
 def _call(method: str, args: list[nodes.Expr], near: nodes.Node) -> nodes.Call:
@@ -238,6 +259,8 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > MAX_DATE_FORM:
+        raise SecurityError(f"the template writes a date in a form of more than {MAX_DATE_FORM} characters")
     return datetime.now().strftime(form)
 
 

@@ -1,0 +1,52 @@
+"""What the engine is sent of answers that are queued, refused and given up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from outpace import RequestError, SamplingParams
+from outpace.server.desk import Desk
+from outpace.server.wire import Accepted, Submit, ToEngine, pack
+
+WANTED = ([1], SamplingParams(seed=1))
+
+
+def desk_of(slots: int) -> tuple[Desk, list[ToEngine]]:
+    """A desk whose engine takes so many at once, and what that was sent."""
+    desk, sent = Desk(queue_limit=100), list[ToEngine]()
+
+    def send(message: ToEngine) -> None:
+        pack(message)
+        sent.append(message)
+
+    desk.open(slots, send)
+    return desk, sent
+
+
+def num_submitted(sent: list[ToEngine]) -> int:
+    return sum(isinstance(message, Submit) for message in sent)
+
+
+def test_a_request_that_is_given_up_is_sent_no_further() -> None:
+    async def work() -> None:
+        desk, sent = desk_of(slots=2)
+        submission = desk.submit([WANTED] * 20, 60.0)
+        submission.close()
+        assert num_submitted(sent) == 2 and desk.num_running == desk.num_waiting == 0
+
+    asyncio.run(work())
+
+
+def test_what_cannot_be_written_is_refused_alone() -> None:
+    async def work() -> None:
+        desk, sent = desk_of(slots=1)
+        wrong, right = desk.submit([([1 << 64], WANTED[1])] * 2, 60.0), desk.submit([WANTED], 60.0)
+        with pytest.raises(RequestError, match="cannot be handed to the engine"):
+            await wrong.begun()
+        assert num_submitted(sent) == 1
+        desk.hear(Accepted(id=right.jobs[0].id))
+        await right.begun()
+
+    asyncio.run(work())
