@@ -17,7 +17,7 @@ import pytest
 
 from engine.worded import TOKENIZER, VOCAB
 from outpace import Grammar, RequestError
-from outpace.engine.grammars import trial
+from outpace.engine.grammars import trial_process as trial
 from outpace.engine.grammars.compiler import MAX_KEPT, Compiler
 from outpace.engine.grammars.trial_process import CPU_S
 
