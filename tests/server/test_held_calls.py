@@ -16,7 +16,10 @@ import openai
 import pytest
 import torch
 
-from outpace.models.text.tool_formats import KIMI
+from outpace import SamplingParams
+from outpace.models.text.tool_formats import HERMES, KIMI
+from outpace.server.api_errors import ApiError
+from outpace.server.tools import Called, Offer, params_under
 from server.chain import END, make_chain, make_chain_drafter
 from server.running import Server, serving
 from server.test_structured import SPACES
@@ -225,20 +228,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "tools",
     ),
     "no object": ({"tools": tool(type="string")}, r"'odd' .*'string'.*\"object\"", "tools[2].function.parameters"),
-    "too large": (
-        {
-            "tools": tool(enum=["x" * 60000])
-            + [
-                {
-                    "type": "function",
-                    "function": {"name": f"f{i}", "strict": True, "parameters": {"enum": ["y" * 60000]}},
-                }
-                for i in range(3)
-            ]
-        },
-        r"too large.*131072",
-        "tools",
-    ),
     "a form of the answer": ({"tool_choice": "required", "response_format": JSON}, r"no room", "tool_choice"),
     "a form of vLLM's": (
         {"tool_choice": named("clock"), "extra_body": {"structured_outputs": {"choice": ["a"]}}},
@@ -253,12 +242,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+def test_tools_that_are_too_large_for_a_grammar_are_named() -> None:
+    """A prompt that tells of so many is refused before, where the context is small."""
+    schema = {"type": "object", "properties": {"x": {"enum": ["y" * 60000]}}}
+    called = tuple(Called(name=f"f{i}", field=f"tools[{i}].function.parameters", schema=schema) for i in range(3))
+    offer = Offer(form=HERMES, tools=(), called=called, most_calls=1, forced=True)
+    with pytest.raises(ApiError, match=r"too large.*131072") as caught:
+        params_under(SamplingParams(), offer, lambda tag: None)
+    assert caught.value.param == "tools"
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_held_is_named(caller: Server, name: str) -> None:
     options, message, param = REFUSED[name]
     with pytest.raises(openai.BadRequestError, match=message) as caught:
         caller.client().chat.completions.create(**asked("?", **options))
     assert caught.value.param == param
-    if "tools" in options and name != "too large":
+    if "tools" in options:
         forced = asked("?", **options, tool_choice=named("clock"))
         caller.client().chat.completions.create(**forced)  # the odd one cannot be called, so nothing is wrong with it
