@@ -36,7 +36,7 @@ def screen(written: str) -> list[str]:
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((84, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda fallback=(80, 24): os.terminal_size((84, 24)))
     return Terminal()
 
 

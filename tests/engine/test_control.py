@@ -158,5 +158,5 @@ def test_by_default_the_engine_calibrates_itself_and_shows_what_it_found() -> No
 
 
 def test_an_unknown_control_is_refused() -> None:
-    with pytest.raises(ConfigError, match='"auto" or "fixed"'):
+    with pytest.raises(ConfigError, match="it must be auto or fixed"):
         EngineConfig(control="always")  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import torch
 
 from engine.tiny import engine, tiny_target
 from outpace import LLM, ConfigError
-from outpace.engine import devices, llm
+from outpace.engine import devices, llm, resolve
 from outpace.engine.devices import enter, resolve_device
 
 
@@ -54,7 +54,7 @@ def test_a_model_is_loaded_onto_the_gpu_that_was_named_and_that_one_is_current(
         raise ConfigError("that is enough")
 
     monkeypatch.setattr(llm, "load_parts", load)
-    monkeypatch.setattr(llm, "locate", lambda name: type("Source", (), {"name": name}))
+    monkeypatch.setattr(resolve, "locate", lambda name: type("Source", (), {"name": name}))
     with pytest.raises(ConfigError, match="enough"):
         LLM("model", drafter=None, device="cuda:1")
     assert loaded == [torch.device("cuda:1")]
