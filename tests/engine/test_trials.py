@@ -17,6 +17,7 @@ import pytest
 
 from engine.worded import TOKENIZER, VOCAB
 from outpace import Grammar, RequestError
+from outpace.distributed.workers import Worker
 from outpace.engine.grammars import trial_process as trial
 from outpace.engine.grammars.compiler import MAX_KEPT, Compiler
 from outpace.engine.grammars.trial_process import CPU_S
@@ -38,8 +39,8 @@ def compiler() -> Iterator[Compiler]:
 
 
 def trial_pid(compiler: Compiler) -> int:
-    assert compiler._trials is not None and compiler._trials._process is not None
-    return compiler._trials._process.pid
+    assert compiler._trials is not None and compiler._trials._worker is not None
+    return compiler._trials._worker.pid
 
 
 def children(pid: int) -> list[str]:
@@ -120,13 +121,13 @@ def test_a_trial_that_never_began_is_no_refusal(compiler: Compiler, monkeypatch:
     assert trials is not None
     hand_over = trials._hand_over
 
-    def deadly(connection: socket.socket) -> socket.socket:
+    def deadly(connection: socket.socket) -> Worker:
         if next(deaths):
             trials.start()
             os.kill(trial_pid(compiler), signal.SIGSTOP)
-            control = hand_over(connection)
+            worker = hand_over(connection)
             os.kill(trial_pid(compiler), signal.SIGKILL)
-            return control
+            return worker
         return hand_over(connection)
 
     monkeypatch.setattr(trials, "_hand_over", deadly)
@@ -147,7 +148,7 @@ def test_where_no_process_can_be_started_the_grammar_is_not_blamed(monkeypatch: 
     made = Compiler(TOKENIZER, VOCAB)
     made.guard()
     with monkeypatch.context() as patch:
-        patch.setattr("outpace.engine.grammars.trials.subprocess.Popen", forkless)
+        patch.setattr("outpace.distributed.workers.subprocess.Popen", forkless)
         with pytest.raises(RequestError, match=r"could not be tried: .*; send the request again"):
             made.compile(Grammar.regex("b"))
     made.compile(Grammar.regex("b"))

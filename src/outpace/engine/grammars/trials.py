@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from contextlib import suppress
 from threading import Lock
 
 import msgspec
 
+from outpace.distributed.workers import Worker
 from outpace.engine.grammars import trial_process as trial
 from outpace.engine.grammars.vocabulary import Vocabulary
 from outpace.errors import RequestError
@@ -28,8 +26,7 @@ class Trials:
         body = msgspec.msgpack.encode(vocabulary)
         self._first = len(body).to_bytes(trial.PREFIX, "big") + body
         self._lock = Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._worker: Worker | None = None
 
     def source(self, grammar: Grammar) -> str:
         """A grammar in the library's notation, once it has been compiled within the limits.
@@ -76,7 +73,7 @@ class Trials:
         with ours:
             ours.settimeout(2 * trial.WALL_S)
             with theirs:
-                control = self._hand_over(theirs)
+                worker = self._hand_over(theirs)
             try:
                 ours.sendall(grammar)
                 ours.shutdown(socket.SHUT_WR)
@@ -84,55 +81,42 @@ class Trials:
                 if not answer.startswith(trial.BEGUN):
                     raise ConnectionResetError("the process for it ended")
             except OSError:
-                self._give_up(control)
+                self._give_up(worker)
                 raise
         return answer.removeprefix(trial.BEGUN)
 
-    def _hand_over(self, connection: socket.socket) -> socket.socket:
-        """Over which control the process was given it."""
+    def _hand_over(self, connection: socket.socket) -> Worker:
+        """Which process was given it."""
         with self._lock:
-            control = self._running()
+            worker = self._running()
             try:
-                socket.send_fds(control, [b"\0"], [connection.fileno()])
+                socket.send_fds(worker.connection, [b"\0"], [connection.fileno()])
             except OSError:
                 self._end()
                 raise
-            return control
+            return worker
 
-    def _give_up(self, control: socket.socket) -> None:
-        """The process behind it died or hangs; the next grammar starts another."""
+    def _give_up(self, worker: Worker) -> None:
+        """It died or hangs; the next grammar starts another."""
         with self._lock:
-            if self._control is control:
+            if self._worker is worker:
                 self._end()
 
     def _end(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._control = self._process = None
+        if self._worker is not None:
+            self._worker.connection.close()
+            self._worker.kill()
+        self._worker = None
 
-    def _running(self) -> socket.socket:
-        if self._control is not None and self._process is not None and self._process.poll() is None:
-            return self._control
+    def _running(self) -> Worker:
+        if self._worker is not None and self._worker.alive:
+            return self._worker
         self._end()
+        self._worker = worker = Worker(trial.__name__, {"OMP_NUM_THREADS": "1"})
+        worker.connection.settimeout(trial.WALL_S)
         try:
-            return self._start()
+            worker.connection.sendall(self._first)
         except OSError:
             self._end()
             raise
-
-    def _start(self) -> socket.socket:
-        self._control, theirs = socket.socketpair()
-        self._control.settimeout(trial.WALL_S)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", trial.__name__, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-        self._control.sendall(self._first)
-        return self._control
+        return worker
