@@ -78,13 +78,13 @@ def test_what_is_slow_shows_where_it_is() -> None:
     llm = small()
     model: Any = llm.target.model
     slow = contextlib.ExitStack()
-    for module, seconds in ((model.lm_head, 0.02), (model.layers[1].mlp, 0.03)):
+    for module, seconds in ((model.lm_head, 0.04), (model.layers[1].mlp, 0.06)):
         slow.enter_context(slowed(module, seconds))
     with slow:
         (way,) = profiled(llm, num_rounds=1).ways
     head, linear = (way.part_ms("verify", name) for name in ("head", "linear layers"))
-    assert head == pytest.approx(20, abs=15) and linear == pytest.approx(30, abs=22)  # the machine may be busy
-    assert way.phases_ms["verify"] > 50
+    assert head == pytest.approx(40, rel=0.4) and linear == pytest.approx(60, rel=0.4)
+    assert way.phases_ms["verify"] > 100
 
 
 @contextlib.contextmanager
