@@ -9,6 +9,9 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Tests run one process a core, and servers and ranks beside them. A second thread would gain tiny models nothing, and
+# OpenMP's threads spin while they wait for one another: with more of them than cores, a step takes ten times as long.
+os.environ["OMP_NUM_THREADS"] = "1"
 # For tests that start another Python.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     (str(Path(__file__).parent.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")]))
@@ -22,8 +25,7 @@ if not torch.cuda.is_available():
 
 from hypothesis import settings
 
-# Tests run one process a core; tiny models gain nothing from threads.
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # where a plugin imported torch before us
 
 # No deadline: a busy machine is no failure. In CI the same examples every time; elsewhere new ones every time.
 settings.register_profile("outpace", database=None, deadline=None, derandomize="CI" in os.environ)
