@@ -131,6 +131,10 @@ def test_the_experts_that_a_cycle_touched_are_counted(make: object, k: int) -> N
     assert len(touched) == 3
 
 
+def test_describe_says_who_computes_the_experts() -> None:
+    assert engine(qwen3_moe()).describe()["kernels"]["experts"] == "PyTorch, expert by expert: no GPU"
+
+
 def test_dense_targets_touch_none() -> None:
     touched: list[int] = []
     calibrate.time_cycles(engine(tiny_target(seed=72)).engine.runner, 2, 0, 20, 2, touched=touched)

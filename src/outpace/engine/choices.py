@@ -25,7 +25,7 @@ def kernels(target: Target, drafter: Drafter | None) -> dict[str, str]:
         "accept": rest,
         "kv_write": rest,
     }
-    if (mixture := _mixture(target)) is not None:
+    if (mixture := _mixture(target, on_gpu)) is not None:
         used["experts"] = mixture
     return used
 
@@ -68,12 +68,13 @@ def _attention(target: Target, on_gpu: bool) -> str:
     return f"{kind}: Triton over the pages in place" if on_gpu else f"{kind}: PyTorch over gathered pages"
 
 
-def _mixture(target: Target) -> str | None:
+def _mixture(target: Target, on_gpu: bool) -> str | None:
     found = next((module for module in target.modules() if isinstance(module, Mixture)), None)
     if found is None:
         return None
     held = "" if found.packed is None else f"{found.packed.down.name}, packed in memory: "
-    if found.why_not_fused is not None:
-        return f"{held}PyTorch, expert by expert: {found.why_not_fused}"
-    rest = "PyTorch expert by expert for many" if found.packed is None else "unpacked one at a time for many"
-    return f"{held}Triton for few tokens, each chosen expert read once; {rest}"
+    if not on_gpu:
+        return f"{held}PyTorch, expert by expert: no GPU"
+    few = "" if target.embed.weight.dtype == torch.float32 else "each chosen expert read once for few tokens, "
+    why = "" if found.why_not_routed is None else f"; routed by PyTorch: {found.why_not_routed}"
+    return f"{held}Triton, {few}in tiles of one expert's tokens for many{why}"

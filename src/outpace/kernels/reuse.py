@@ -38,6 +38,5 @@ def among_open(ranked_TE: Tensor, num_chosen: int, reuse: Reuse) -> Tensor:
     opens_TC = torch.arange(num_chosen, device=first_TC.device) < torch.where(
         place_T == 0, num_chosen, num_chosen - reuse.num
     ).unsqueeze(1)
-    open_E = torch.zeros(ranked_TE.shape[1], dtype=torch.bool, device=first_TC.device)
-    open_E[first_TC[opens_TC]] = True
+    open_E = torch.zeros_like(ranked_TE, dtype=torch.bool).scatter(1, first_TC, opens_TC).any(0)
     return torch.where(open_E, ranked_TE, ranked_TE - 10000.0)

@@ -44,9 +44,9 @@ class PackedExperts:
 class Mixture(nn.Module):
     """Σ over the chosen experts e of score · down_e(silu(gate_e(x)) · up_e(x)), plus what all tokens go through.
 
-    An expert's weights are read once for all tokens that chose it, and not at all if none did. On a GPU a forward of
-    many tokens asks the host which experts were chosen, so it cannot be part of a graph. With `packing` the experts'
-    weights are in `packed` and stay so; a forward of many tokens unpacks one expert at a time.
+    On a GPU experts that nobody chose are not read, the host never learns which, and so every forward may be part of a
+    graph. With `packing` the experts' weights are in `packed` and stay so: kernels unpack them in registers, and a CPU,
+    which asks which experts were chosen, one at a time.
     """
 
     correction_E: Tensor | None
@@ -65,8 +65,8 @@ class Mixture(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self._on_gpu = torch.device(device).type == "cuda"
-        router_dtype = torch.float32 if config.routes_in_float32 and not self._on_gpu else dtype
+        on_gpu = torch.device(device).type == "cuda"
+        router_dtype = torch.float32 if config.routes_in_float32 and not on_gpu else dtype
         self.router = Linear(hidden_size, config.num_experts, dtype=router_dtype, device=device)
         correction = torch.empty(config.num_experts, device=device) if config.corrects else None
         self.register_buffer("correction_E", correction)
@@ -90,11 +90,26 @@ class Mixture(nn.Module):
         """[B, S, H]; on a GPU, for few tokens, its summands [N, B, S, H] in float32: one for each expert of a token,
         and one for what all tokens go through. `num_reused` is lossy: see `kernels.reuse`."""
         x_TH, reuse = x_BSH.flatten(0, 1), Reuse(num_reused, x_BSH.shape[1])
-        if fuses(x_TH) and self._why_unknown is None:
-            from outpace.kernels.gpu import mixture as gpu
+        if not fuses(x_TH):
+            out_BSH = self._one_by_one(x_TH, reuse).to(x_BSH.dtype).view(x_BSH.shape)
+            return out_BSH if self.shared is None else out_BSH + whole(self.shared(x_BSH), x_BSH)
+        from outpace.kernels.gpu import mixture as gpu
 
-            if gpu.fits(x_TH, self.config.num_chosen):
-                return self._summands(x_TH, reuse).view(-1, *x_BSH.shape)
+        if gpu.fits(x_TH, self.config.num_chosen):
+            return self._summands(x_TH, reuse).view(-1, *x_BSH.shape)
+        also_BSH = None if self.shared is None else whole(self.shared(x_BSH), x_BSH)
+        return self._by_tiles(x_TH, None if also_BSH is None else also_BSH.flatten(0, 1), reuse).view(x_BSH.shape)
+
+    __call__ = forward
+
+    def expert(self, index: int) -> tuple[Tensor, Tensor]:
+        """One expert's gate and up [2·I, H], and its down [H, I], unpacked if need be."""
+        if self.packed is None:
+            return self.gate_up[index], self.down[index]
+        return self.packed.gate_up[index].unpacked(), self.packed.down[index].unpacked()
+
+    def _one_by_one(self, x_TH: Tensor, reuse: Reuse) -> Tensor:
+        """The routed experts' sum, float32 [T, H], in PyTorch; asks the host which experts were chosen."""
         experts_TC, scores_TC = self.choose(x_TH, reuse)
         self.chosen_TC = experts_TC
         out_TH = torch.zeros(x_TH.shape, dtype=torch.float32, device=x_TH.device)
@@ -104,16 +119,17 @@ class Mixture(nn.Module):
             gate, up = F.linear(x_TH[tokens], gate_up).chunk(2, -1)
             y = F.linear(F.silu(gate) * up, down)
             out_TH.index_add_(0, tokens, y.float() * scores_TC[tokens, places, None])
-        out_BSH = out_TH.to(x_BSH.dtype).view(x_BSH.shape)
-        return out_BSH if self.shared is None else out_BSH + whole(self.shared(x_BSH), x_BSH)
+        return out_TH
 
-    __call__ = forward
+    def _by_tiles(self, x_TH: Tensor, also_TH: Tensor | None, reuse: Reuse) -> Tensor:
+        """For many tokens on a GPU, or in float32: [T, H], with what is added beside the experts."""
+        from outpace.kernels.gpu.tiled_mixture import mixture_tiled
 
-    def expert(self, index: int) -> tuple[Tensor, Tensor]:
-        """One expert's gate and up [2·I, H], and its down [H, I], unpacked if need be."""
-        if self.packed is None:
-            return self.gate_up[index], self.down[index]
-        return self.packed.gate_up[index].unpacked(), self.packed.down[index].unpacked()
+        chosen = self.route(x_TH, reuse)
+        self.chosen_TC = chosen[0]
+        plain = (self.gate_up, self.down) if self.packed is None else (self.packed.gate_up, self.packed.down)
+        out_TH: Tensor = mixture_tiled(x_TH, *chosen, *plain, also_TH=also_TH)
+        return out_TH
 
     def _summands(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> Tensor:
         """For few tokens on a GPU: [N, T, H] in float32."""
@@ -132,19 +148,19 @@ class Mixture(nn.Module):
         return summands
 
     def route(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
-        """`choose` by kernels, for few tokens on a GPU; experts are int32."""
-        from outpace.kernels.gpu.linear import multiply
-        from outpace.kernels.gpu.routing import choose
+        """`choose` on a GPU, by kernels if they know the routing; experts are int32."""
+        if self.why_not_routed is not None:
+            experts_TC, scores_TC = self.choose(x_TH, reuse)
+            return experts_TC.int(), scores_TC
+        from outpace.kernels.gpu import linear, routing
 
-        wide = self.config.routes_in_float32
-        logits = multiply(x_TH, self.router.weight, self.router.bias, splits=wide, wide=wide)
-        experts_TC, scores_TC = choose(logits, self._routing, self.correction_E, reuse=reuse)
-        return experts_TC, scores_TC
-
-    @property
-    def why_not_fused(self) -> str | None:
-        """Why a forward of few tokens is not left to the GPU's kernels; None if it is."""
-        return self._why_unknown if self._on_gpu else "no GPU"
+        weight, wide = self.router.weight, self.config.routes_in_float32
+        if linear.fits(x_TH, weight):
+            logits = linear.multiply(x_TH, weight, self.router.bias, splits=wide, wide=wide)
+        else:
+            logits = self._logits(x_TH)
+        chosen: tuple[Tensor, Tensor] = routing.choose(logits, self._routing, self.correction_E, reuse=reuse)
+        return chosen
 
     @cached_property
     def _routing(self) -> Any:
@@ -161,8 +177,8 @@ class Mixture(nn.Module):
         )
 
     @cached_property
-    def _why_unknown(self) -> str | None:
-        """What of this layer the GPU's kernels do not know."""
+    def why_not_routed(self) -> str | None:
+        """Why a GPU's kernels do not choose experts; None if they do."""
         why: str | None = self._routing.why_not(self.config.num_experts)
         return why
 
@@ -182,11 +198,12 @@ class Mixture(nn.Module):
         return experts_TC, scores_TC * config.scale
 
     def _logits(self, x_TH: Tensor) -> Tensor:
-        """The router's, float32 [T, E]. On a GPU its weight is of the model's type; as transformers, widen it."""
+        """The router's, float32 [T, E]. On a GPU its weight is of the model's type: products of 16 bits are exact in
+        the float32 that they are summed in."""
         if not self.config.routes_in_float32:
             return self.router(x_TH).float()
-        if x_TH.is_cuda:
-            return F.linear(x_TH.float(), self.router.weight.float())
+        if x_TH.is_cuda and x_TH.dtype.itemsize == 2:
+            return torch.mm(x_TH, self.router.weight.t(), out_dtype=torch.float32)
         return self.router(x_TH.float())
 
     def _of_best_groups(self, ranked_TE: Tensor) -> Tensor:

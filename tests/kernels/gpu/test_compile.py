@@ -18,18 +18,23 @@ from triton.compiler import ASTSource
 
 from outpace.kernels.gpu import activation, attention, decode, exchange, exchange_norm, heads, latent, latents
 from outpace.kernels.gpu import linear, mask, mixture, norm, packed as gpu_packed, packed_linear, packed_mixture
-from outpace.kernels.gpu import places, rope, routing, sample, settle, splits as splits_, truncate
+from outpace.kernels.gpu import places, rope, routing, sample, settle, sorting, splits as splits_, tiled_mixture
+from outpace.kernels.gpu import truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
 
-def compile(kernel, pointers, **constants):
+# Arguments in `aligned` are multiples of 16.
+def compile(kernel, pointers, aligned=(), num_warps=4, **constants):
     scalars = {"eps": REAL, "scale": REAL, "greedy_below": REAL}
     kinds = {name: pointers.get(name, scalars.get(name, WHOLE)) for name in kernel.arg_names}
     kinds |= dict.fromkeys(constants, "constexpr")
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(fn=kernel, signature=kinds, constexprs=values)
-    assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
+    known = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+    source = ASTSource(fn=kernel, signature=kinds, constexprs=values, attrs=known)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+    assert compiled.asm["cubin"]
+    return compiled
 
 
 def pointers(kernel, model, **others):
@@ -145,12 +150,12 @@ kinds = pointers(kernel, FLOAT, logits_ptr="*bf16", expert_ptr="*i32", first_ptr
 for normalizes in (True, False):
     compile(
         kernel, kinds, C=8, REUSE=0 if normalizes else 3, PARTS=1, SIGMOID=False, CORRECTS=False, NORMALIZES=normalizes,
-        GROUPS=1, BEST=1, BLOCK_C=8, BLOCK_E=512, PDL=True,
+        GROUPS=1, BEST=1, PLACES=64, BLOCK_C=8, BLOCK_E=512, PDL=True,
     )
 for groups in (1, 8):
     compile(
         kernel, kinds | {"logits_ptr": FLOAT}, C=6, REUSE=0, PARTS=4, SIGMOID=True, CORRECTS=True, NORMALIZES=True,
-        GROUPS=groups, BEST=4, BLOCK_C=8, BLOCK_E=256, PDL=True,
+        GROUPS=groups, BEST=4, PLACES=64, BLOCK_C=8, BLOCK_E=256, PDL=True,
     )
 for counts in (0, 4):
     kinds = pointers(routing._group, "*i32")
@@ -177,6 +182,30 @@ for gated in (True, False):
         kernel, kinds | ({} if gated else {"out_ptr": FLOAT}), C=8, GATED=gated, EVEN=gated, M=16, BLOCK_N=64,
         BLOCK_K=128, STAGES=3, PDL=True,
     )
+kernel = sorting._count_pairs
+compile(kernel, pointers(kernel, "*i32"), BLOCK=512, STEP=64, BLOCK_E=512, num_warps=8, PDL=True)
+kernel = sorting._place_pairs
+compile(
+    kernel, pointers(kernel, "*i32"), M=128, BLOCK=512, STEP=64, TILES=16, BLOCK_E=512, num_warps=8, PDL=True
+)
+kernel = tiled_mixture._add_pairs
+compile(kernel, pointers(kernel, "*bf16", score_ptr=FLOAT), C=8, HAS_ALSO=True, BLOCK=1024, PDL=True)
+kernel = tiled_mixture._multiply_tiles
+tiles = dict.fromkeys(("pair_ptr", "expert_ptr", "begin_ptr", "end_ptr"), "*i32")
+aligned = [n for n in kernel.arg_names if n.endswith("_ptr") or n in ("size", "num_rows", "num_inputs")]
+for bits, most in ((4, 128), (8, 64), (16, 128), (32, 32)):
+    model = FLOAT if bits == 32 else "*bf16"
+    words = {"weight_ptr": "*i32", "scale_ptr": "*i32" if bits == 4 else FLOAT, "zero_ptr": "*i32"}
+    kinds = pointers(kernel, model, **tiles | (words if bits < 16 else {}))
+    for pairs, gated in ((16, True), (32, True), (64, True), (128, True), (most, False)):
+        if pairs <= most:
+            tile = tiled_mixture.tile_with(pairs, bits)
+            compiled = compile(
+                kernel, kinds, aligned, tile.warps, C=8, GATED=gated, BITS=bits, HAS_ZEROS=bits == 4, EVEN=gated,
+                PRECISION="ieee" if bits == 32 else None, M=pairs, BLOCK_N=tile.outputs, BLOCK_K=tile.inputs,
+                STAGES=tile.stages, PDL=True,
+            )
+            assert compiled.metadata.shared <= 227 * 1024, (tile, bits)
 kernel = settle._settle
 for k, chance in ((0, False), (3, False), (3, True)):
     compile(kernel, pointers(kernel, INT, chance_ptr=FLOAT), K=k, HAS_CHANCE=chance, BLOCK=4)

@@ -18,6 +18,9 @@ from torch import Tensor
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 from outpace.kernels.reuse import NO_REUSE, Reuse
 
+_PLACES = 64
+"""Pairs whose experts are looked at together, where experts are reused."""
+
 
 @triton.jit
 def _in_best_groups(ranked_E, BLOCK_E: tl.constexpr, GROUPS: tl.constexpr, BEST: tl.constexpr, BY_TWO: tl.constexpr):
@@ -40,7 +43,7 @@ def _choose(
     logits_ptr, correction_ptr, first_ptr, expert_ptr, score_ptr, num_experts, num_elements, scale, num_tokens,
     tokens_a_row, C: tl.constexpr, REUSE: tl.constexpr, PARTS: tl.constexpr, SIGMOID: tl.constexpr,
     CORRECTS: tl.constexpr, NORMALIZES: tl.constexpr, GROUPS: tl.constexpr, BEST: tl.constexpr,
-    BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
+    PLACES: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A token's best experts, the first of equals first, and their scores.
 
@@ -72,10 +75,12 @@ def _choose(
     c = tl.arange(0, BLOCK_C)
     if REUSE > 0:
         open_E = tl.zeros((BLOCK_E,), tl.int32)
-        for t in range(num_tokens):
-            opened = tl.where(t % tokens_a_row == 0, C, C - REUSE)
-            theirs_C = tl.load(first_ptr + t * C + c, mask=c < opened, other=-1)
-            open_E |= tl.max((e[:, None] == theirs_C[None, :]).to(tl.int32), 1)
+        for at in range(0, num_tokens * C, PLACES):
+            pair = tl.minimum(at + tl.arange(0, PLACES), num_tokens * C - 1)
+            other, place = pair // C, pair % C
+            opens = tl.where(other % tokens_a_row == 0, C, C - REUSE)
+            pair = other * C + tl.where(place < opens, place, 0)  # a token's best is always opened
+            open_E += tl.histogram(tl.load(first_ptr + pair), BLOCK_E)
         left_E = tl.where(open_E > 0, left_E, left_E - 10000.0)
     chosen_C = tl.zeros((BLOCK_C,), tl.int32)
     for place in tl.static_range(C):
@@ -172,7 +177,8 @@ def choose(
         logits, correction, first_TC, experts_TC, scores_TC, E, T * E, routing.scale, T, reuse.tokens_a_row, C=C,
         REUSE=reuse.num if reuse.tokens_a_row > 1 else 0, PARTS=1 if logits.dim() == 2 else len(logits),
         SIGMOID=routing.scoring == "sigmoid", CORRECTS=correction_E is not None, NORMALIZES=routing.normalizes,
-        GROUPS=routing.num_groups, BEST=routing.num_chosen_groups, BLOCK_C=triton.next_power_of_2(C), BLOCK_E=block_e,
+        GROUPS=routing.num_groups, BEST=routing.num_chosen_groups, PLACES=_PLACES,
+        BLOCK_C=triton.next_power_of_2(C), BLOCK_E=block_e,
         num_warps=1 if block_e <= 512 else 4, **overlapped(device),
     )  # fmt: skip
     return experts_TC, scores_TC

@@ -41,6 +41,7 @@ _OURS = {
     **dict.fromkeys((*ATTENDS, "_turn_and_store", "_store_latents", "_multiply_heads", "_angles"), ATTENTION),
     **dict.fromkeys(("_multiply", "_multiply_wide", "_multiply_packed", "_unpack", "_silu_mul", "_join"), LINEAR),
     **dict.fromkeys(("_choose", "_group", "_multiply_chosen", "_gate_up", "_down"), EXPERTS),
+    **dict.fromkeys(("_count_pairs", "_place_pairs", "_multiply_tiles", "_add_pairs"), EXPERTS),
     **dict.fromkeys(("_add_rms_norm", "_embed_and_norm"), NORMS),
     **dict.fromkeys(("_exchange", "_exchange_norm"), ALL_REDUCE),
     **dict.fromkeys(("_best_of_split", "_best_of_all", "_peak_of_part", "_sum_of_part", "_end", "_mask"), SAMPLING),

@@ -1,0 +1,142 @@
+"""A mixture's forward as a GPU runs it, against the layer's own loop; without a GPU Triton's interpreter runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernels.gpu.test_attention import DEVICE, DTYPES
+from outpace.kernels.packed import PackedWeight
+from outpace.models import mixture
+from outpace.models.arch import MixtureConfig
+from outpace.models.mixture import Mixture
+from outpace.models.packed import Format, Packing
+
+pytest.importorskip("triton", reason="the kernels need Triton")
+HALF = DTYPES[1]
+CONFIG: dict[str, Any] = {"num_experts": 8, "num_chosen": 3, "intermediate_size": 24, "normalizes": True}
+KIMI: dict[str, Any] = {"scoring": "sigmoid", "corrects": True, "scale": 2.5, "shared_size": 24}
+READS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "equal", "item")
+"""What operations are called that wait for the device."""
+
+
+class NoReads(TorchDispatchMode):
+    """Operations whose result the host has to know are errors, as they are while a graph is captured."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert not any(read in name for read in READS), name
+        if name in ("index", "index_put_"):
+            indices = [i for i in args[1] if i is not None]
+            assert all(i.dtype is not torch.bool for i in indices), "as many as there are true ones"
+        return func(*args, **kwargs or {})
+
+
+def made(form: Format | None = None, **fields: Any) -> Mixture:
+    kept = None if form is None else Packing(frozenset({0}), form)
+    config = MixtureConfig(layers=(True,), **CONFIG | fields)
+    layer = Mixture(64, config, packing=kept, dtype=fields.pop("dtype", HALF), device=DEVICE)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, 0.0, 0.15)
+    if layer.correction_E is not None:
+        layer.correction_E.uniform_(-0.2, 0.2)
+    if layer.packed is not None:
+        randomise(layer.packed.gate_up)
+        randomise(layer.packed.down)
+    return layer.requires_grad_(False)
+
+
+def randomise(weight: PackedWeight) -> None:
+    weight.words.random_(-(2**31), 2**31 - 1)
+    if weight.bits == 8:
+        weight.words.bitwise_and_(-0x40404041)  # no NaN
+        weight.scales.fill_(0.1)
+    else:
+        pair = int(torch.tensor(0.03, dtype=HALF).view(torch.int16))
+        weight.scales.fill_(pair << 16 | pair)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels take part wherever the layer lies."""
+    monkeypatch.setattr(mixture, "fuses", lambda x: True)
+
+
+def by_loop(layer: Mixture, x_BSH: Tensor, num_reused: int = 0) -> Tensor:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(mixture, "fuses", lambda x: False)
+        return layer(x_BSH, num_reused)
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize(
+    ("form", "fields"),
+    [
+        (None, {}),
+        (None, KIMI),
+        (None, KIMI | {"num_groups": 4, "num_chosen_groups": 2}),
+        (None, {"num_experts": 9, "num_groups": 3, "num_chosen_groups": 2}),
+        ("int4", KIMI),
+        ("fp8", {"shared_size": 24}),
+    ],
+)
+def test_many_tokens_are_the_layer(form: Format | None, fields: dict[str, Any]) -> None:
+    """The groups of the fourth case are such as no kernel knows: PyTorch routes, and the host reads nothing either."""
+    layer, x = made(form, **fields), torch.randn(5, 14, 64, device=DEVICE).to(HALF)
+    assert (layer.why_not_routed is None) == (fields.get("num_groups") != 3)
+    expected = by_loop(layer, x)
+    chosen = layer.chosen_TC
+    with torch.inference_mode():
+        found = layer(x)
+    assert torch.equal(layer.chosen_TC.long(), chosen)
+    assert found.shape == x.shape and found.dtype == HALF
+    assert (found.double() - expected).norm() / expected.double().norm() < 1e-2
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("num_tokens", [3, 70])
+def test_float32_goes_by_tiles_too(num_tokens: int) -> None:
+    layer = made(**KIMI).float()
+    x = torch.randn(1, num_tokens, 64, device=DEVICE)
+    expected = by_loop(layer, x)
+    with torch.inference_mode():
+        found = layer(x)
+    assert found.shape == x.shape, "no summands"
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("num_groups", [1, 3])
+def test_reused_experts_are_the_layers(num_groups: int) -> None:
+    """Of more tokens than one look takes; in float32, where no two experts are as good."""
+    fields = {"num_experts": 120, "num_groups": num_groups, "num_chosen_groups": 1, "intermediate_size": 8}
+    layer, x = made(routes_in_float32=True, **fields), torch.randn(24, 3, 64, device=DEVICE).to(HALF)
+    by_loop(layer, x, 2)
+    chosen = layer.chosen_TC
+    with torch.inference_mode():
+        layer(x, 2)
+    assert torch.equal(layer.chosen_TC.long(), chosen)
+    by_loop(layer, x)
+    assert not torch.equal(layer.chosen_TC, chosen), "and would be others without"
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("num_reused", [0, 1])
+@pytest.mark.parametrize("fields", [KIMI, {"num_experts": 9, "num_groups": 3, "num_chosen_groups": 2}])
+def test_the_host_reads_nothing(fields: dict[str, Any], num_reused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a forward of many tokens may be captured. Kernels are left out: the interpreter reads as it likes."""
+    from outpace.kernels.gpu import routing, tiled_mixture
+
+    layer, x = made(**fields), torch.randn(35, 2, 64, device=DEVICE).to(HALF)
+    zeros = torch.zeros(70, 3, dtype=torch.int32, device=DEVICE)
+    monkeypatch.setattr(tiled_mixture, "mixture_tiled", lambda x_TH, *args, **kwargs: torch.zeros_like(x_TH))
+    monkeypatch.setattr(routing, "choose", lambda *args, **kwargs: (zeros, zeros.float()))
+    with torch.inference_mode():
+        with NoReads():
+            assert layer(x, num_reused).shape == x.shape
+        with NoReads(), pytest.raises(AssertionError, match="unique"):
+            by_loop(layer, x)
