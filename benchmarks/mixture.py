@@ -4,12 +4,16 @@
     python benchmarks/mixture.py --layers 6 --rounds 2          a part of the model, for trying out
     python benchmarks/mixture.py --shape deepseek-v3-tp8        a rank of DeepSeek-V3 in FP8, 95 GB
     python benchmarks/mixture.py --expert-reuse 4               with experts shared by drafted tokens, which is lossy
+    python benchmarks/mixture.py --layers 6 --prefill 2048,8192 --pairs 64,128      with the experts of a prefill
     python benchmarks/mixture.py --shape tiny --layers 3 --device cpu --dtype bfloat16 --rounds 1 --count 1
 
 Weights are random, in INT4 where the checkpoint's are; experts are drawn for every forward (`lab/mixture_rank.py`), and
 those that were touched are counted on the device. A forward reads far more than the caches hold, so none is warm. The
 limit of a forward is its bytes over the copy rate of the same run. Parts are all layers' calls of that part, as a graph
 of their own; what they leave of the whole forward is its rest: embedding, gaps between launches, less what overlaps.
+A prefill's experts are timed alone, for tiles of so many pairs, or of as many as they take by themselves (0), beside
+two limits: their operations at the rate of large products, and their bytes at the copy rate, where each weight and each
+token is moved once. What the path moves for pairs comes on top, and is shown too.
 The extrapolation to all ranks adds two sums a layer at a stated cost: it is arithmetic, no measurement.
 Prints one JSON line.
 """
@@ -29,10 +33,10 @@ from outpace.kernels.kv import slots_of
 from outpace.kernels.reuse import Reuse
 from outpace.lab import bench_line
 from outpace.lab.decoding import noise_pair
-from outpace.lab.mixture_parts import experts_of, parts_of, time_by_kernel
+from outpace.lab.mixture_parts import experts_of, experts_of_many, parts_of, time_by_kernel
 from outpace.lab.mixture_rank import Drawn
 from outpace.lab.rank_shapes import RANKS
-from outpace.lab.rates import measure_rates
+from outpace.lab.rates import Rates, measure_rates
 from outpace.lab.replay import Timed
 from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 
@@ -47,6 +51,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=1024, metavar="N", help="tokens (default 1024)")
     parser.add_argument("--experts-of", type=bench_line.ints, default=(1, 2, 3, 4, 8, 16, 32, 64), metavar="N,…",
                         help="tokens for which the experts are timed alone (default 1,2,3,4,8,16,32,64)")  # fmt: skip
+    parser.add_argument("--prefill", type=bench_line.ints, default=(), metavar="N,…",
+                        help="tokens of a prefill for which they are timed alone (default none)")  # fmt: skip
+    parser.add_argument("--pairs", type=bench_line.ints, default=(0,), metavar="N,…",
+                        help="of a prefill's tiles, powers of two; 0 leaves it to them (default 0)")  # fmt: skip
     parser.add_argument("--expert-reuse", type=int, default=0, metavar="N",
                         help="experts of a drafted token that are taken from open ones: lossy (default 0)")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=8, metavar="N", help="passes over all variants (default 8)")
@@ -90,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         cells = [_cell(k, forwards[k], measured, mean(touched[k]), rates.copy_bytes_s) for k in forwards]
         bench_line.say("experts alone")
         experts = [_experts(drawn, tokens, args, rates.copy_bytes_s) for tokens in args.experts_of]
+        prefill = [_prefill(drawn, tokens, pairs, args, rates) for tokens in args.prefill for pairs in args.pairs]
         bench_line.say("parts")
         shown = [cell for cell in cells if cell["k"] in (0, 2 if 2 in args.k else args.k[0])]
         parts = {cell["k"]: _parts(drawn, forwards[cell["k"]], cell, args, rates.copy_bytes_s) for cell in shown}
@@ -101,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         expert_bytes=drawn.expert_bytes,
         cells=cells,
         experts_alone=experts,
+        prefill=prefill,
         parts=parts,
         kernels_eager=kernels,
         extrapolation=_extrapolate(cells, args),
@@ -183,6 +193,31 @@ def _experts(drawn: Drawn, num_tokens: int, args: argparse.Namespace, copy_bytes
         "over_100_mb": num_bytes / layers > 1e8,
         "us_a_layer": round(1e6 * median(seconds) / layers, 3),
         "share_of_copy_rate": round(num_bytes / median(seconds) / copy_bytes_s, 4),
+    }
+
+
+def _prefill(drawn: Drawn, num_tokens: int, pairs: int, args: argparse.Namespace, rates: Rates) -> dict[str, Any]:
+    """The experts of all layers one after another over a prefill's tokens, sorting and adding up included."""
+    bench_line.say(f"experts of {num_tokens} tokens")
+    device, config, hidden = drawn.experts_LTC.device, drawn.mixtures[0].config, drawn.model.config.hidden_size
+    part, touched = experts_of_many(drawn, num_tokens, pairs or None)
+    timed = Timed(part.run, device, graph=device.type == "cuda", between=lambda: None)
+    seconds = median(timed.once() for _ in range(args.rounds * args.count)) / len(drawn.experts_LTC)
+    num_pairs, itemsize = num_tokens * config.num_chosen, drawn.model.embed.weight.element_size()
+    flops = 2 * num_pairs * 3 * hidden * config.intermediate_size
+    num_bytes = touched * drawn.expert_bytes + 2 * itemsize * num_tokens * hidden
+    matrix_s, bytes_s = flops / rates.matrix_flops_s, num_bytes / rates.copy_bytes_s
+    return {
+        "tokens": num_tokens,
+        "pairs_of_a_tile": pairs or "as it comes",
+        "experts_touched": touched,
+        "gflop_a_layer": round(flops / 1e9, 6),
+        "mb_a_layer": round(num_bytes / 1e6, 6),
+        "mb_of_pairs_a_layer": round(itemsize * num_pairs * (3 * hidden + 2 * config.intermediate_size) / 1e6, 6),
+        "us_a_layer": round(1e6 * seconds, 3),
+        "matrix_limit_us": round(1e6 * matrix_s, 3),
+        "bytes_limit_us": round(1e6 * bytes_s, 3),
+        "fraction_of_limit": round(max(matrix_s, bytes_s) / seconds, 4),
     }
 
 

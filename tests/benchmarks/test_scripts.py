@@ -227,7 +227,8 @@ def test_expert_reuse(run: Run) -> None:
 
 def test_mixture(run: Run) -> None:
     flags = ["--shape", "tiny", "--layers", "3", "--device", "cpu", "--dtype", "bfloat16", "--context", "64"]
-    line = run("mixture", *flags, "--k", "1,2", "--rounds", "2", "--count", "1", "--experts-of", "1,4")
+    line = run("mixture", *flags, "--k", "1,2", "--rounds", "2", "--count", "1", "--experts-of", "1,4",
+               "--prefill", "80", "--pairs", "0,16")  # fmt: skip
     assert line["layers"] == {"all": 3, "with_experts": 2}
     blocks, hidden, width = 1, 64, 32
     assert line["expert_bytes"] == 4 * blocks * (2 * width + hidden) * (32 + 4)
@@ -241,6 +242,15 @@ def test_mixture(run: Run) -> None:
         assert cell["graph"] is None and cell["eager"]["ms"]["median"] > 0
     alone, four = line["experts_alone"]
     assert alone["experts_touched"] == 3.0 and 3.0 < four["experts_touched"] <= 12.0
+    of_all, of_16 = line["prefill"]
+    assert of_all["pairs_of_a_tile"] == "as it comes" and of_16["pairs_of_a_tile"] == 16
+    for many in (of_all, of_16):
+        assert many["tokens"] == 80 and many["experts_touched"] == 24, "all there are"
+        assert many["gflop_a_layer"] == pytest.approx(2 * 80 * 3 * 3 * hidden * width / 1e9, rel=1e-3)
+        assert many["mb_a_layer"] == pytest.approx((24 * line["expert_bytes"] + 2 * 80 * hidden * 2) / 1e6, rel=1e-3)
+        assert many["mb_of_pairs_a_layer"] == pytest.approx(2 * 240 * (3 * hidden + 2 * width) / 1e6, rel=1e-3)
+        limit_us = max(many["matrix_limit_us"], many["bytes_limit_us"])
+        assert many["fraction_of_limit"] == pytest.approx(limit_us / many["us_a_layer"], abs=1e-3)
     parts = line["parts"]["0"]
     assert {"experts", "attention", "routers", "head", "rest"} <= set(parts)
     stacked = sum(part["ms"] for part in parts.values() if part["stacks"])

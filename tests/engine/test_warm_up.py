@@ -15,7 +15,8 @@ from outpace.distributed.group import Group
 from outpace.engine import warm_up as module
 from outpace.engine.frames import Frames, Shape
 from outpace.engine.runner import Runner
-from outpace.engine.warm_up import Compiled, capture_common, common_shapes, compile_common
+from outpace.engine.warm_up import Compiled, capture_common, common_shapes, compile_common, prefill_lengths
+from outpace.models.arch import MixtureConfig
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 from outpace.speculation.pair import Pair
@@ -41,6 +42,22 @@ def test_few_rows_come_first_and_every_k_and_kind_is_there() -> None:
     assert {shape.num_rows for shape in shapes} == {1, 2, 3}
     assert {(s.k, s.needs.kind) for s in shapes[:15]} == {(k, kind) for k in (0, 1, 2, 3, 4) for kind in SamplingKind}
     assert {shape.k for shape in common_shapes(llm.engine.runner, llm.config)} == {0, 4}
+
+
+def test_prefill_is_compiled_for_every_tile_of_a_mixture() -> None:
+    assert prefill_lengths(tiny_target(seed=120).model, 2048) == [16, 2048]
+    assert prefill_lengths(tiny_target(seed=120).model, 7) == [7]
+    pytest.importorskip("triton", reason="tiles are a kernel's")
+    from outpace.kernels.gpu.tiled_mixture import tile_of
+
+    mixture = MixtureConfig(num_experts=40, num_chosen=2, intermediate_size=24, normalizes=True, layers=(True,) * 3)
+    model = tiny_target(seed=120, architecture="qwen3_moe", mixture=mixture).model
+    lengths = prefill_lengths(model.half(), 4000)
+    assert lengths[0] == 16 and lengths[1] == 65 and lengths[-1] == 4000
+    assert len(lengths) == 6, "and four tiles, no more"
+    found = {tile_of(2 * num, 40, 16) for num in lengths}
+    assert found == {tile_of(2 * num, 40, 16) for num in range(65, 4001)}
+    assert prefill_lengths(model, 64) == [16, 64]
 
 
 def test_everything_is_put_back_and_answers_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

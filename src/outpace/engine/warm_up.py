@@ -23,6 +23,8 @@ from outpace.config import ResolvedConfig
 from outpace.engine.calibrate import drafts_of
 from outpace.engine.frames import Shape
 from outpace.engine.runner import Runner
+from outpace.models.mixture import Mixture
+from outpace.models.target import Target
 from outpace.types import Needs, PrefillPlan, SamplingKind
 
 SHORT_CHUNK = 16
@@ -98,10 +100,16 @@ def capture_common(runner: Runner, config: ResolvedConfig, compiled: Compiled) -
     }
 
 
+def prefill_lengths(target: Target, longest: int) -> list[int]:
+    """Ascending: of a short prompt, of the longest chunk, and of one for each tile that a mixture's experts take."""
+    lengths = {min(SHORT_CHUNK, longest), longest}
+    mixture = next((module for module in target.modules() if isinstance(module, Mixture)), None)
+    return sorted(lengths if mixture is None else lengths.union(mixture.tile_changes(longest)))
+
+
 def _prefill(runner: Runner, config: ResolvedConfig) -> None:
-    """A short prompt and the longest chunk, into the trash page, where the tables of unused rows lead."""
-    longest = min(config.prefill_chunk, config.max_context - 1)
-    for num_tokens in sorted({min(SHORT_CHUNK, longest), longest}):
+    """Prompts of `prefill_lengths`, into the trash page, where the tables of unused rows lead."""
+    for num_tokens in prefill_lengths(runner.target, min(config.prefill_chunk, config.max_context - 1)):
         plan = PrefillPlan(
             rows=(0,),
             chunks=((0,) * num_tokens,),

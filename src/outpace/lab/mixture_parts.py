@@ -39,6 +39,35 @@ def experts_of(drawn: Drawn, num_tokens: int) -> Part:
     return Part(_experts(drawn, _states(drawn, num_tokens)[0]))
 
 
+def experts_of_many(drawn: Drawn, num_tokens: int, pairs: int | None = None) -> tuple[Part, float]:
+    """The routed experts by tiles, of `pairs` each if that is told, and how many experts a layer's tokens touch.
+
+    Tokens are spread once, alike in all layers: of so many, every expert has some.
+    """
+    mixtures, x_TH = drawn.mixtures, _states(drawn, num_tokens)[0]
+    config = mixtures[0].config
+    noise_TE = torch.rand((num_tokens, config.num_experts), device=x_TH.device)
+    experts_TC = noise_TE.topk(config.num_chosen, dim=-1).indices.int()
+    scores_TC = torch.full(experts_TC.shape, 1.0 / config.num_chosen, device=x_TH.device)
+    touched = experts_TC.unique().tolist()
+
+    def by_kernels() -> None:
+        from outpace.kernels.gpu.tiled_mixture import mixture_tiled, tile_with
+
+        for mixture in mixtures:
+            assert mixture.packed is not None
+            packed = mixture.packed
+            tile = None if pairs is None else tile_with(pairs, packed.gate_up.bits)
+            mixture_tiled(x_TH, experts_TC, scores_TC, packed.gate_up, packed.down, tile=tile)
+
+    def plainly() -> None:
+        for mixture in mixtures:
+            for expert in touched:
+                mixture.expert(expert)
+
+    return Part(by_kernels if x_TH.is_cuda else plainly), float(len(touched))
+
+
 def parts_of(drawn: Drawn, attend: Callable[[], PagedAttend], num_tokens: int, positions_BS: Tensor) -> dict[str, Part]:
     """The parts of a forward by name."""
     model, x_BSH = drawn.model, _states(drawn, num_tokens)

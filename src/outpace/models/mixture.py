@@ -162,6 +162,19 @@ class Mixture(nn.Module):
         chosen: tuple[Tensor, Tensor] = routing.choose(logits, self._routing, self.correction_E, reuse=reuse)
         return chosen
 
+    def tile_changes(self, most: int) -> list[int]:
+        """Numbers of tokens up to `most`, one for each tile that a GPU's forward of many tokens takes."""
+        from outpace.kernels.gpu import mixture as gpu
+        from outpace.kernels.gpu.tiled_mixture import tile_of
+
+        bits = 8 * self.gate_up.itemsize if self.packed is None else self.packed.gate_up.bits
+        found: dict[Any, int] = {}
+        num_tokens = gpu.MAX_TOKENS + 1
+        while num_tokens <= most:
+            found.setdefault(tile_of(num_tokens * self.config.num_chosen, self.config.num_experts, bits), num_tokens)
+            num_tokens += num_tokens // 2
+        return list(found.values())
+
     @cached_property
     def _routing(self) -> Any:
         from outpace.kernels.gpu.routing import Routing

@@ -197,7 +197,7 @@ for bits, most in ((4, 128), (8, 64), (16, 128), (32, 32)):
     model = FLOAT if bits == 32 else "*bf16"
     words = {"weight_ptr": "*i32", "scale_ptr": "*i32" if bits == 4 else FLOAT, "zero_ptr": "*i32"}
     kinds = pointers(kernel, model, **tiles | (words if bits < 16 else {}))
-    for pairs, gated in ((16, True), (32, True), (64, True), (128, True), (most, False)):
+    for pairs, gated in ((8 if bits < 16 else 16, True), (64, True), (128, True), (most, False)):
         if pairs <= most:
             tile = tiled_mixture.tile_with(pairs, bits)
             compiled = compile(

@@ -118,7 +118,7 @@ def test_float32_is_multiplied_in_float32() -> None:
 @pytest.mark.parametrize(
     ("num_tokens", "num_experts", "num_chosen", "hidden", "width", "group", "zeros", "pairs"),
     [
-        (19, 3, 2, 288, 40, 32, True, 16),
+        (19, 3, 2, 288, 40, 32, True, 8),
         (65, 2, 2, 512, 64, 32, False, 64),
         (67, 2, 2, 256, 96, 128, True, 128),
         (33, 3, 2, 200, 40, None, False, 16),
@@ -208,5 +208,7 @@ def test_slices_are_few_and_even(num_tokens: int, hidden: int) -> None:
 
 
 def test_tiles_follow_the_pairs_of_an_expert() -> None:
-    assert [tile_of(8 * tokens, 384, 4).pairs for tokens in (65, 1536, 2048, 8192, 1 << 20)] == [16, 16, 32, 128, 128]
+    tokens = (65, 192, 193, 1536, 2048, 8192, 1 << 20)
+    assert [tile_of(8 * num, 384, 4).pairs for num in tokens] == [8, 8, 16, 16, 32, 128, 128]
     assert [tile_of(1 << 20, 8, bits).pairs for bits in (8, 16, 32)] == [64, 128, 32]
+    assert [tile_of(1, 8, bits).pairs for bits in (8, 16, 32)] == [8, 16, 16]
