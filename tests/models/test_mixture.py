@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.gpu.test_attention import DEVICE, DTYPES
 from outpace.kernels.packed import PackedWeight
+from outpace.kernels.reuse import Reuse
 from outpace.models import mixture
 from outpace.models.arch import MixtureConfig
 from outpace.models.mixture import Mixture
@@ -39,7 +40,7 @@ class NoReads(TorchDispatchMode):
 def made(form: Format | None = None, **fields: Any) -> Mixture:
     kept = None if form is None else Packing(frozenset({0}), form)
     config = MixtureConfig(layers=(True,), **CONFIG | fields)
-    layer = Mixture(64, config, packing=kept, dtype=fields.pop("dtype", HALF), device=DEVICE)
+    layer = Mixture(64, config, packing=kept, dtype=HALF, device=DEVICE)
     for parameter in layer.parameters():
         nn.init.normal_(parameter, 0.0, 0.15)
     if layer.correction_E is not None:
@@ -109,19 +110,16 @@ def test_float32_goes_by_tiles_too(num_tokens: int) -> None:
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.usefixtures("on_gpu")
-@pytest.mark.parametrize("num_groups", [1, 3])
-def test_reused_experts_are_the_layers(num_groups: int) -> None:
+def test_reused_experts_are_the_layers() -> None:
     """Of more tokens than one look takes; in float32, where no two experts are as good."""
-    fields = {"num_experts": 120, "num_groups": num_groups, "num_chosen_groups": 1, "intermediate_size": 8}
-    layer, x = made(routes_in_float32=True, **fields), torch.randn(24, 3, 64, device=DEVICE).to(HALF)
-    by_loop(layer, x, 2)
-    chosen = layer.chosen_TC
+    layer = made(num_experts=120, intermediate_size=8, routes_in_float32=True)
+    x, reuse = torch.randn(72, 64, device=DEVICE).to(HALF), Reuse(2, 3)
     with torch.inference_mode():
-        layer(x, 2)
-    assert torch.equal(layer.chosen_TC.long(), chosen)
-    by_loop(layer, x)
-    assert not torch.equal(layer.chosen_TC, chosen), "and would be others without"
+        expected, scores = layer.choose(x, reuse)
+        found = layer.route(x, reuse)
+        assert torch.equal(found[0].long(), expected)
+        assert torch.allclose(found[1], scores, atol=1e-6)
+        assert not torch.equal(layer.choose(x)[0], expected), "and would be others without"
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -140,3 +138,24 @@ def test_the_host_reads_nothing(fields: dict[str, Any], num_reused: int, monkeyp
             assert layer(x, num_reused).shape == x.shape
         with NoReads(), pytest.raises(AssertionError, match="unique"):
             by_loop(layer, x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [70, 600])
+@pytest.mark.parametrize("form", [None, "int4", "fp8"])
+def test_a_graph_routes_anew(form: Format | None, num_tokens: int) -> None:
+    """Captured for some tokens, replayed for others, and with the bits of a forward outside."""
+    layer = made(form, **KIMI)
+    x, others = torch.randn(2, 1, num_tokens, 64, device=DEVICE).to(HALF)
+    with torch.inference_mode():
+        layer(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = layer(x)
+        for given in (x.clone(), others):
+            x.copy_(given)
+            graph.replay()
+            assert torch.equal(found, layer(given))
+            graph.replay()
+            assert torch.equal(found, layer(given))

@@ -3,8 +3,8 @@
 Pairs are sorted by expert (`sorting`), and a tile of pairs is multiplied by a tile of its expert's weights, plain or
 unpacked in registers: gate, up and SiLU, then down. Tiles of one expert lie beside each other, so that its weights come
 from memory once and from the L2 cache afterwards. What down gives is rounded to the model's type, as separate products
-would be, and then added up for each token, in the order of its experts, in float32. A pair's result does not depend on
-what else was chosen.
+would be, and then added up for each token, in the order of its experts, in float32. Tiles follow the number of pairs,
+and for the same number a pair's result does not depend on what else was chosen.
 
 The results of all pairs before they are added up would take more memory than anything else in a forward (8,192 tokens
 of Kimi-K2: 0.94 GB), so down goes over the outputs in slices that stay under a bound. A slice has rows of every expert
@@ -198,7 +198,7 @@ def mixture_tiled(
         gate_up: [E, 2·I, H], gate's rows first; contiguous.
         down: [E, H, I]; contiguous.
         also_TH: what is added beside the experts; contiguous, of x's type.
-        tile: in place of `tile_of`'s; it changes no bit but for its inputs.
+        tile: in place of `tile_of`'s.
     """
     (T, H), C = x_TH.shape, experts_TC.shape[1]
     first, second = _Weights.of(gate_up), _Weights.of(down)
