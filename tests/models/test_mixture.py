@@ -67,10 +67,10 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixture, "fuses", lambda x: True)
 
 
-def by_loop(layer: Mixture, x_BSH: Tensor, num_reused: int = 0) -> Tensor:
+def by_loop(layer: Mixture, x_BSH: Tensor) -> Tensor:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(mixture, "fuses", lambda x: False)
-        return layer(x_BSH, num_reused)
+        return layer(x_BSH)
 
 
 @pytest.mark.usefixtures("on_gpu")
