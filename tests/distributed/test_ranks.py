@@ -119,7 +119,8 @@ def test_a_rank_that_hangs_is_killed_and_named(tmp_path: Path) -> None:
     assert not children(os.getpid())
 
 
-def test_ranks_end_with_the_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_ranks_end_with_the_first(tmp_path: Path, hangs: bool) -> None:
     target, _ = checkpoints(tmp_path, "llama")
     script = (
         "import os, signal, sys\n"
@@ -133,6 +134,8 @@ def test_ranks_end_with_the_first(tmp_path: Path) -> None:
     assert first.stdout.readline() == "up\n"
     followers = children(first.pid)
     assert len(followers) == 1
+    for follower in followers if hangs else ():
+        os.kill(follower, signal.SIGSTOP)
     first.kill()
     first.wait()
     first.stdout.close()

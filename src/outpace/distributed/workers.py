@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
+from threading import current_thread, main_thread
 
 SECONDS_TO_END = 5.0
+BOUND = "bound"
+"""Argument of a worker that a main thread started, and that may therefore end with that thread."""
+PR_SET_PDEATHSIG = 1
+"""Of `linux/prctl.h`."""
 
 
 class Worker:
     """A process that runs a module's `main` with a socket's descriptor.
 
     Args:
-        module: what it runs, as `python -m module FD`.
+        module: what it runs, as `python -m module FD`, with `BOUND` behind it where a main thread starts it.
         settings: environment variables that it has from its first moment.
     """
 
     def __init__(self, module: str, settings: dict[str, str]) -> None:
+        bound = [BOUND] if current_thread() is main_thread() else []
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
+                [sys.executable, "-m", module, str(theirs.fileno()), *bound],
                 pass_fds=(theirs.fileno(),),
                 env=os.environ | settings,
                 stdin=subprocess.DEVNULL,
@@ -66,3 +73,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def end_with_parent() -> None:
+    """Has the kernel end this process when the thread that started it ends, so that no hanging one is left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
