@@ -237,12 +237,33 @@ def test_time_has_an_end(model: Path) -> None:
             with pytest.raises(openai.APIError, match="shut down before"):
                 list(stream)
             assert server.process.wait(20) == 0
+        assert not any("traceback" in line for line in server.log)
 
 
-def test_the_engine_does_not_outlive_a_killed_server(model: Path) -> None:
+def test_a_second_signal_ends_it_at_once_whatever_its_engine_does(model: Path) -> None:
+    with serving(model, *PLAIN) as server, ThreadPoolExecutor() as pool:
+        pid, answer, stream = engine_pid(server), post_later(pool, server, LONG_BODY), long_stream(server)
+        until(lambda: server.state()["running"] == 2)
+        os.kill(pid, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        server.event("draining")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(4) == 0, "an engine that hangs is given more time than this if it is not killed"
+        with pytest.raises(openai.APIError, match="shut down before"):
+            list(stream)
+        assert answer.result().json()["error"]["code"] == "draining"
+        assert not is_alive(pid)
+        until(lambda: not server._reader.is_alive())
+        assert not any("traceback" in line for line in server.log) and not server.other
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_engine_does_not_outlive_a_killed_server(model: Path, hangs: bool) -> None:
     with serving(model, *PLAIN) as server:
         pid = engine_pid(server)
         long_stream(server)
+        if hangs:
+            os.kill(pid, signal.SIGSTOP)
         server.process.kill()
         until(lambda: not is_alive(pid), seconds=10)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from time import monotonic, time
@@ -74,6 +75,9 @@ class Observing:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # what uvicorn does to those that are left when the server ends
+            facts["error"] = "the server was shut down"
+            raise
         finally:
             self._note(scope, facts, status)
 
