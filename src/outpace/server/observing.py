@@ -18,6 +18,8 @@ KEY = "outpace.facts"
 ID_HEADER = b"x-request-id"
 QUIET = ("/", "/health", "/ready", "/metrics", "/v1/outpace/state")
 """Asked every few seconds by machines: no log line unless they fail."""
+SHOWN = 200
+"""Characters of a method or path that the log repeats."""
 ANSWERED = ("/v1/chat/completions", "/v1/completions")
 _GOOD_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 
@@ -88,7 +90,8 @@ class Observing:
         if path in ANSWERED and status != 401:  # strangers do not push out what was answered
             self._recent.note(time(), path, status, seconds, facts)
         if path not in QUIET or status == 500:
-            line = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 4)}
+            method, said = scope["method"][:SHOWN], scope["path"][:SHOWN]
+            line = {"method": method, "path": said, "status": status, "seconds": round(seconds, 4)}
             tell("request", line | facts)
 
 

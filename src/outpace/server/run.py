@@ -20,7 +20,7 @@ from outpace.errors import ConfigError
 from outpace.server import logs
 from outpace.server.assembly import assemble
 from outpace.server.client import EngineClient
-from outpace.server.connections import Connection
+from outpace.server.connections import BACKLOG, Connection, reserve_descriptors
 from outpace.server.jobs import Unavailable
 from outpace.server.reporting import report
 from outpace.server.settings import ServerConfig
@@ -42,9 +42,10 @@ def serve(engine: Start, config: ServerConfig) -> None:
 
     Raises:
         CheckpointError: there is no such model, or its tokenizer is broken.
-        ConfigError: the engine's settings or the address are wrong.
+        ConfigError: the engine's settings or the address are wrong, or so many connections cannot be.
         EngineError: the engine died too often.
     """
+    reserve_descriptors(config.max_connections)
     client, app = assemble(engine, config)
     asyncio.run(_Run(client, app, config).run())
 
@@ -80,6 +81,8 @@ class _Run:
                 host=config.host,
                 port=config.port,
                 http=Connection,  # of h11, which bounds the size of headers
+                limit_concurrency=config.max_connections,
+                backlog=BACKLOG,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 ws="none",
