@@ -13,6 +13,7 @@ from outpace.server.desk import Desk
 from outpace.server.jobs import Submission, Unavailable, Wanted
 from outpace.server.restarts import Restarts
 from outpace.server.wire import (
+    Aborted,
     Accepted,
     AskState,
     Beat,
@@ -221,12 +222,12 @@ class EngineClient:
                 doing = "it was loading" if loads else "it had work"
                 return f"hung and was killed: {doing} and gave no sign of life for {limit:g} s"
 
-    def _hear(self, message: Accepted | Refused | Broken | Piece | State | Beat) -> None:
+    def _hear(self, message: Accepted | Refused | Broken | Piece | Aborted | State | Beat) -> None:
         match message:
             case State(ask=ask):
                 if ask in self._asked and not self._asked[ask].done():
                     self._asked[ask].set_result(message)
-            case Accepted() | Piece() | Refused() | Broken():
+            case Accepted() | Piece() | Refused() | Broken() | Aborted():
                 self.desk.hear(message)
             case Beat():
                 pass

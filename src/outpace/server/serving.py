@@ -19,6 +19,7 @@ from outpace.server import state
 from outpace.server.suspicion import Suspicion
 from outpace.server.wire import (
     Abort,
+    Aborted,
     Accepted,
     AskState,
     Broken,
@@ -151,6 +152,7 @@ class Serving:
                     self._held.append(message)
                 case Abort(id=request_id):
                     self._abort(request_id)
+                    self._send(Aborted(id=request_id))
                 case AskState(ask=ask):
                     self._send(state.of(ask, self._llm))
                 case _:
