@@ -201,6 +201,9 @@ def test_files_are_made_room_for_or_the_limit_is_named(monkeypatch: pytest.Monke
     assert limits == [(most + 100, most + 100)]
     with pytest.raises(ConfigError, match=r"max_connections is 101, .* its limit is .* at most 100"):
         reserve_descriptors(101)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
+    with pytest.raises(ConfigError, match=r"its limit is 64: raise that one \(ulimit -n\)$"):
+        reserve_descriptors(1)
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     reserve_descriptors(1 << 20)
     assert len(limits) == 1

@@ -113,9 +113,9 @@ def reserve_descriptors(max_connections: int) -> None:
     wanted = max_connections + others
     if soft != resource.RLIM_INFINITY and soft < wanted:
         if hard != resource.RLIM_INFINITY and hard < wanted:
+            lower = f", or give a --max-connections of at most {hard - others}" if hard > others else ""
             raise ConfigError(
                 f"max_connections is {max_connections}, for which the server may have to hold {wanted} files open; "
-                f"its limit is {hard}: raise that one (ulimit -n), or give a --max-connections of at most "
-                f"{max(0, hard - others)}"
+                f"its limit is {hard}: raise that one (ulimit -n){lower}"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
