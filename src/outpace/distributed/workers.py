@@ -22,16 +22,15 @@ class Worker:
     """A process that runs a module's `main` with a socket's descriptor.
 
     Args:
-        module: what it runs, as `python -m module FD`, with `BOUND` behind it where a main thread starts it.
+        module: what it runs, as `python -m module FD`.
         settings: environment variables that it has from its first moment.
     """
 
     def __init__(self, module: str, settings: dict[str, str]) -> None:
-        bound = [BOUND] if current_thread() is main_thread() else []
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), *bound],
+                [sys.executable, "-m", module, str(theirs.fileno()), *_bound()],
                 pass_fds=(theirs.fileno(),),
                 env=os.environ | settings,
                 stdin=subprocess.DEVNULL,
@@ -73,6 +72,11 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _bound() -> list[str]:
+    """What tells a worker whether it may end with the thread that starts it."""
+    return [BOUND] if current_thread() is main_thread() else []
 
 
 def end_with_parent() -> None:

@@ -105,22 +105,6 @@ class Guard:
         )
 
 
-async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-    facts_of(scope)["error"] = str(error)
-    await error.response()(scope, receive, send)
-
-
-def _check_room(scope: Scope) -> None:
-    if CROWDED in scope.get("state", ()) and scope["path"] not in OPEN:
-        raise ApiError(
-            503,
-            "all connections of this server are being answered: try again later; see --max-connections",
-            code="too_many_connections",
-            retry_after=1,
-            headers={"Connection": "close"},
-        )
-
-
 def _header(scope: Scope, name: bytes) -> bytes:
     found: bytes = dict(scope["headers"]).get(name, b"")
     return found
@@ -138,3 +122,19 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed
+
+
+async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    facts_of(scope)["error"] = str(error)
+    await error.response()(scope, receive, send)
+
+
+def _check_room(scope: Scope) -> None:
+    if CROWDED in scope.get("state", ()) and scope["path"] not in OPEN:
+        raise ApiError(
+            503,
+            "all connections of this server are being answered: try again later; see --max-connections",
+            code="too_many_connections",
+            retry_after=1,
+            headers={"Connection": "close"},
+        )

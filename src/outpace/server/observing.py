@@ -18,9 +18,9 @@ KEY = "outpace.facts"
 ID_HEADER = b"x-request-id"
 QUIET = ("/", "/health", "/ready", "/metrics", "/v1/outpace/state")
 """Asked every few seconds by machines: no log line unless they fail."""
+ANSWERED = ("/v1/chat/completions", "/v1/completions")
 SHOWN = 200
 """Characters of a method or path that the log repeats."""
-ANSWERED = ("/v1/chat/completions", "/v1/completions")
 _GOOD_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 
 
