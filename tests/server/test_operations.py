@@ -267,7 +267,9 @@ def test_a_flood_of_connections_leaves_health_and_the_others_alone(model: Path) 
         assert server.post("/v1/completions", SHORT).status_code == 200
         assert len([*Path(f"/proc/{server.process.pid}/fd").iterdir()]) < 60
         for _ in range(20):
-            open_ones.enter_context(half_sent(server))
+            client = open_ones.enter_context(socket.create_connection(address))
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 100 "), "the server waits for its body"
         crowded = server.post("/v1/completions", SHORT)
         assert crowded.status_code == 503 and crowded.json()["error"]["code"] == "too_many_connections"
         assert server.get("/health").status_code == 200
