@@ -47,6 +47,14 @@ def test_other_errors_are_bugs_and_show_themselves(monkeypatch: pytest.MonkeyPat
         cli.main(["demo"])
 
 
+def test_an_interrupt_while_a_command_is_being_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_load", interrupted)
+    assert cli.main(["demo"]) == 130
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])

@@ -128,18 +128,21 @@ def test_ranks_end_with_the_first(tmp_path: Path) -> None:
         "print('up', flush=True)\n"
         "signal.pause()\n"
     )
-    first = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert first.stdout is not None
-    assert first.stdout.readline() == "up\n"
-    followers = children(first.pid)
-    assert len(followers) == 1
-    first.kill()
-    first.wait()
-    first.stdout.close()
-    deadline = time.monotonic() + 10.0
-    while followers & processes():
-        assert time.monotonic() < deadline, "a rank outlived the first one"
-        time.sleep(0.05)
+    for hangs in (False, True):
+        first = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert first.stdout is not None
+        assert first.stdout.readline() == "up\n"
+        followers = children(first.pid)
+        assert len(followers) == 1
+        for follower in followers if hangs else ():
+            os.kill(follower, signal.SIGSTOP)
+        first.kill()
+        first.wait()
+        first.stdout.close()
+        deadline = time.monotonic() + 10.0
+        while followers & processes():
+            assert time.monotonic() < deadline, "a rank outlived the first one"
+            time.sleep(0.05)
 
 
 def test_ranks_that_choose_different_tokens_are_found_out(tmp_path: Path) -> None:

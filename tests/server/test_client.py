@@ -151,6 +151,21 @@ def test_a_load_that_hangs_is_killed_and_one_that_gets_on_is_not() -> None:
     run(work)
 
 
+def test_an_engine_that_hangs_is_killed_though_every_client_leaves_before() -> None:
+    async def work() -> None:
+        made = client([READY, 60.0], hang_timeout=0.6)
+        running = asyncio.create_task(made.run())
+        await until(lambda: made.ready)
+        while not made.num_deaths:  # none of them waits for as long as it may be silent
+            answer = waiting(made)
+            await asyncio.sleep(0.1)
+            answer.close()
+            await asyncio.sleep(0.1)
+        running.cancel()
+
+    run(work)
+
+
 def test_starts_that_fail_are_counted_however_long_they_take() -> None:
     now = [0.0]
     restarts = Restarts(2, clock=lambda: now[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,8 +12,9 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from outpace.errors import ConfigError
 from outpace.server import connections
-from outpace.server.connections import Connection
+from outpace.server.connections import CROWDED, Connection, reserve_descriptors
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 LARGE = 24 << 20
@@ -30,6 +32,15 @@ async def large(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": bytes(LARGE)})
 
 
+async def held(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers `/held` when its body has come, and says of others whether they are one too many."""
+    while scope["path"] == "/held" and (await receive())["more_body"]:
+        pass
+    body = b"crowded" if CROWDED in scope["state"] else b"welcome"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"7")]})
+    await send({"type": "http.response.body", "body": body})
+
+
 async def given_up(scope: Scope, receive: Receive, send: Send) -> None:
     """As a stream whose time is over."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -37,8 +48,10 @@ async def given_up(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    config = uvicorn.Config(app, port=0, http=Connection, lifespan="off", log_config=None, timeout_keep_alive=1)
+async def listening(app: ASGIApp, most: int | None = None) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    config = uvicorn.Config(
+        app, port=0, http=Connection, lifespan="off", log_config=None, timeout_keep_alive=1, limit_concurrency=most
+    )
     server = uvicorn.Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)
@@ -106,3 +119,91 @@ def test_who_takes_nothing_of_an_answer_is_closed(app: ASGIApp) -> None:
                     await asyncio.sleep(0.05)
 
     asyncio.run(asyncio.wait_for(work(), 10))
+
+
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def said(pair: Pair, path: str) -> bytes:
+    """The body of an answer, which has seven bytes; nothing if the connection was closed."""
+    reader, writer = pair
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    try:
+        await reader.readuntil(b"\r\n\r\n")
+        return await reader.readexactly(7)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return b""
+
+
+async def holds(port: int, server: uvicorn.Server) -> Pair:
+    """A connection that sends a body, and so is being answered."""
+    before = len(server.server_state.tasks)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /held HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na")
+    while len(server.server_state.tasks) == before:
+        await asyncio.sleep(0.01)
+    return reader, writer
+
+
+def test_one_too_many_takes_the_place_of_the_one_that_rested_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 30.0)
+
+    async def work() -> None:
+        async with listening(held, most=3) as (server, port):
+            busy = await holds(port, server)
+            first, second = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            assert await said(second, "/") == await said(first, "/") == b"welcome"
+            third = await asyncio.open_connection("127.0.0.1", port)
+            assert await said(third, "/") == b"welcome"
+            assert await second[0].read() == b"", "it had rested for longer than the first"
+            assert await said(first, "/") == b"welcome"
+            busy[1].write(b"b")
+            assert (await busy[0].readuntil(b"welcome")).startswith(b"HTTP/1.1 200")
+            for _, writer in (busy, first, second, third):
+                writer.close()
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_where_none_rests_a_few_are_heard_and_the_others_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 30.0)
+    monkeypatch.setattr(connections, "SPARE", 1)
+
+    async def work() -> None:
+        async with listening(held, most=2) as (server, port):
+            busy = [await holds(port, server) for _ in range(2)]
+            late = await asyncio.open_connection("127.0.0.1", port)
+            assert await said(late, "/") == b"crowded"
+            later = await asyncio.open_connection("127.0.0.1", port)
+            assert await said(later, "/") == b"crowded"
+            assert await late[0].read() == b"", "it rested"
+            later[1].write(b"POST /held HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na")
+            while len(server.server_state.tasks) < 3:
+                await asyncio.sleep(0.01)
+            last = await asyncio.open_connection("127.0.0.1", port)
+            assert await said(last, "/") == b""
+            busy[0][1].write(b"b")
+            assert await busy[0][0].readuntil(b"welcome")
+            again = await asyncio.open_connection("127.0.0.1", port)
+            assert await said(again, "/") == b"crowded", "the one that rests has gone, and one is still too many"
+            for _, writer in (*busy, late, later, last, again):
+                writer.close()
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_files_are_made_room_for_or_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = connections.SPARE + connections.BACKLOG + connections.OTHER_FILES
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, most + 100))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, wanted: limits.append(wanted))
+    reserve_descriptors(100)
+    assert limits == [(most + 100, most + 100)]
+    with pytest.raises(ConfigError, match=r"max_connections is 101, .* its limit is .* at most 100"):
+        reserve_descriptors(101)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
+    with pytest.raises(ConfigError, match=r"its limit is 64: raise that one \(ulimit -n\)$"):
+        reserve_descriptors(1)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    reserve_descriptors(1 << 20)
+    assert len(limits) == 1

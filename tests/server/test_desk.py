@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from outpace import RequestError, SamplingParams
+from outpace import EngineError, RequestError, SamplingParams
 from outpace.server.desk import Desk
-from outpace.server.wire import Accepted, Submit, ToEngine, pack
+from outpace.server.wire import Aborted, Accepted, Submit, ToEngine, pack
 
 WANTED = ([1], SamplingParams(seed=1))
 
@@ -34,7 +34,28 @@ def test_a_request_that_is_given_up_is_sent_no_further() -> None:
         desk, sent = desk_of(slots=2)
         submission = desk.submit([WANTED] * 20, 60.0)
         submission.close()
-        assert num_submitted(sent) == 2 and desk.num_running == desk.num_waiting == 0
+        assert num_submitted(sent) == 2 and desk.num_waiting == 0
+        for request_id in (0, 1):
+            assert desk.num_running == 2 - request_id
+            desk.hear(Aborted(id=request_id))
+        assert desk.num_running == 0
+
+    asyncio.run(work())
+
+
+def test_who_comes_and_goes_before_an_engine_that_hears_nothing_is_not_sent() -> None:
+    async def work() -> None:
+        desk, sent = desk_of(slots=2)
+        for _ in range(20):
+            desk.submit([WANTED], 60.0).close()
+        assert num_submitted(sent) == 2
+        waits = desk.submit([WANTED], 60.0)
+        desk.hear(Aborted(id=0))
+        assert num_submitted(sent) == 3
+        desk.close(EngineError("it died"))
+        with pytest.raises(EngineError, match="it died"):
+            await waits.begun()
+        assert desk.num_running == 0
 
     asyncio.run(work())
 

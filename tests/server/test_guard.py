@@ -9,6 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from outpace.server import guard
+from outpace.server.connections import CROWDED
 from outpace.server.guard import Guard
 from outpace.server.observing import KEY, Facts
 
@@ -23,11 +24,16 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def ask(
-    path: str = "/v1/models", headers: dict[str, bytes] | None = None, body: tuple[Message, ...] = (), keys: Any = KEYS
+    path: str = "/v1/models",
+    headers: dict[str, bytes] | None = None,
+    body: tuple[Message, ...] = (),
+    keys: Any = KEYS,
+    state: dict[str, Any] | None = None,
 ) -> tuple[int, bytes]:
     """Status and body of the answer; a status of 0 is none."""
     given = [(name.encode(), value) for name, value in (headers or {}).items()]
     scope: Scope = {"type": "http", "method": "POST", "path": path, "headers": given, KEY: Facts("r")}
+    scope["state"] = state or {}
     messages = iter(body or (part(b""),))
     sent: list[Message] = []
 
@@ -95,3 +101,70 @@ def test_a_client_that_leaves_while_it_sends_gets_nothing() -> None:
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.05)
     assert ask(keys=(), body=(part(b"a", True),))[0] == 408
+
+
+def test_a_connection_that_is_one_too_many_is_told_so_unless_it_asks_how_the_server_is() -> None:
+    crowded = {CROWDED: True}
+    status, body = ask(keys=(), state=crowded)
+    assert status == 503 and b"too_many_connections" in body and b"--max-connections" in body
+    for path in ("/", "/health", "/ready"):
+        assert ask(path, keys=(), state=crowded)[0] == 200
+
+
+class Bodies:
+    """Requests whose bodies come as a test wants."""
+
+    def __init__(self) -> None:
+        self.guard = Guard(echo, (), max_body_bytes=1000)
+
+    def begin(self, first: int) -> tuple[asyncio.Task[None], asyncio.Queue[Message], list[Message]]:
+        """One that has sent so many bytes: its task, what else it sends, and what it hears."""
+        scope: Scope = {"type": "http", "method": "POST", "path": "/", "headers": [], KEY: Facts("r")}
+        coming: asyncio.Queue[Message] = asyncio.Queue()
+        coming.put_nowait(part(b"a" * first, more=True))
+        heard: list[Message] = []
+
+        async def send(message: Message) -> None:
+            heard.append(message)
+
+        return asyncio.create_task(self.guard(scope, coming.get, send)), coming, heard
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_bodies_that_are_not_there_yet_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "ALL_BODIES", 1000)
+    monkeypatch.setattr(guard, "SHARE", 50)
+
+    async def work() -> None:
+        bodies = Bodies()
+        large = [bodies.begin(600) for _ in range(2)]
+        small, more, heard = bodies.begin(40)
+        await settle()
+        assert [bool(said) for _, _, said in large] == [False, True]
+        assert large[1][2][0]["status"] == 503 and b"too_many_bodies" in large[1][2][1]["body"]
+        more.put_nowait(part(b"b"))
+        await small
+        assert heard[1]["body"] == b"a" * 40 + b"b", "whoever sends little is not held up"
+        large[0][1].put_nowait({"type": "http.disconnect"})
+        await large[0][0]
+        again, more, heard = bodies.begin(600)
+        more.put_nowait(part(b"b" * 300))
+        await again
+        assert heard[0]["status"] == 200, "what came to nothing is not counted any more"
+
+    asyncio.run(work())
+
+
+def test_who_was_still_sending_when_the_server_ended_is_told_so() -> None:
+    async def work() -> None:
+        task, _, heard = Bodies().begin(10)
+        await settle()
+        task.cancel()
+        await task
+        assert heard[0]["status"] == 503 and b"shut down before the body came" in heard[1]["body"]
+
+    asyncio.run(work())

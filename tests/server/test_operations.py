@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -237,12 +237,59 @@ def test_time_has_an_end(model: Path) -> None:
             with pytest.raises(openai.APIError, match="shut down before"):
                 list(stream)
             assert server.process.wait(20) == 0
+        assert not any("traceback" in line for line in server.log)
+        assert any(line.get("status") == 503 and "before the body came" in line["error"] for line in server.log)
 
 
-def test_the_engine_does_not_outlive_a_killed_server(model: Path) -> None:
+def test_a_second_signal_ends_it_at_once_whatever_its_engine_does(model: Path) -> None:
+    with serving(model, *PLAIN) as server, ThreadPoolExecutor() as pool:
+        pid, answer, stream = engine_pid(server), post_later(pool, server, LONG_BODY), long_stream(server)
+        until(lambda: server.state()["running"] == 2)
+        os.kill(pid, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        server.event("draining")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(4) == 0, "an engine that hangs is given more time than this if it is not killed"
+        with pytest.raises(openai.APIError, match="shut down before"):
+            list(stream)
+        assert answer.result().json()["error"]["code"] == "draining"
+        assert not is_alive(pid)
+        until(lambda: not server._reader.is_alive())
+        assert not any("traceback" in line for line in server.log) and not server.other
+
+
+def test_a_flood_of_connections_leaves_health_and_the_others_alone(model: Path) -> None:
+    with serving(model, *PLAIN, "--max-connections", "20") as server, ExitStack() as open_ones:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        for _ in range(200):
+            open_ones.enter_context(socket.create_connection(address))
+        assert server.get("/health").status_code == 200
+        assert server.post("/v1/completions", SHORT).status_code == 200
+        assert len([*Path(f"/proc/{server.process.pid}/fd").iterdir()]) < 60
+        for _ in range(20):
+            client = open_ones.enter_context(socket.create_connection(address))
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 100 "), "the server waits for its body"
+        crowded = server.post("/v1/completions", SHORT)
+        assert crowded.status_code == 503 and crowded.json()["error"]["code"] == "too_many_connections"
+        assert server.get("/health").status_code == 200
+        open_ones.close()
+        until(lambda: server.post("/v1/completions", SHORT).status_code == 200, server)
+
+
+def test_a_log_line_repeats_no_long_path(narrow: Server) -> None:
+    asked = narrow.get("/" + "a" * 50_000)
+    assert asked.status_code == 404
+    assert len(narrow.line_of(asked.headers["x-request-id"])["path"]) == 200
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_engine_does_not_outlive_a_killed_server(model: Path, hangs: bool) -> None:
     with serving(model, *PLAIN) as server:
         pid = engine_pid(server)
         long_stream(server)
+        if hangs:
+            os.kill(pid, signal.SIGSTOP)
         server.process.kill()
         until(lambda: not is_alive(pid), seconds=10)
 
@@ -252,6 +299,7 @@ def test_the_engine_does_not_outlive_a_killed_server(model: Path) -> None:
     [
         (("--drafter", "./nowhere"), "there is no model './nowhere'"),
         (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
+        (("--max-connections", "1000000000"), "max_connections is 1000000000"),
     ],
 )
 def test_what_cannot_be_served_is_one_line_and_code_2(model: Path, flags: tuple[str, ...], message: str) -> None:

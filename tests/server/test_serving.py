@@ -248,7 +248,7 @@ def test_an_answer_that_is_another_when_it_is_done_over_is_not_joined_to_what_wa
 
 
 def test_a_prompts_many_log_probabilities_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outpace.server.serving.PROMPT_PART", 8)
+    monkeypatch.setattr("outpace.server.served.PROMPT_PART", 8)
     side = Side(tiny())
     prompt = [i % 61 for i in range(21)]
     side.submit(0, prompt, prompt_logprobs=2, max_tokens=3)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outpace.models.text.tokenizer import Tokenizer
-from outpace.server.texts import BRIEF_S, SHORT, Texts
+from outpace.server.texts import BRIEF_S, SHORT, TO_TRUST, Texts
 
 
 class Watched:
@@ -56,13 +56,16 @@ def test_short_conversations_are_encoded_at_once(messages: Any, tools: Any, at_o
     assert watched.at_once == [at_once]
 
 
-def test_what_takes_long_though_it_is_short_goes_to_threads_from_then_on() -> None:
+def test_what_takes_long_though_it_is_short_goes_to_threads_until_it_was_brief_for_long() -> None:
+    async def work() -> None:
+        for seconds in (0.0, 2 * BRIEF_S, *[0.0] * (TO_TRUST - 1), 2 * BRIEF_S, *[0.0] * (TO_TRUST + 1)):
+            watched.seconds = seconds
+            await texts.prompt_ids("a", 100)
+
     watched = Watched()
     texts = Texts(watched)  # type: ignore[arg-type]
-    for seconds in (0.0, 2 * BRIEF_S, 0.0):
-        watched.seconds = seconds
-        asyncio.run(texts.prompt_ids("a", 100))
-    assert watched.at_once == [True, True, False]
+    asyncio.run(work())
+    assert watched.at_once == [True, True, *[False] * 2 * TO_TRUST, True]
 
 
 def test_a_real_template_is_brief(model: Any) -> None:
@@ -70,4 +73,4 @@ def test_a_real_template_is_brief(model: Any) -> None:
     texts = Texts(tokenizer)
     for _ in range(3):
         asyncio.run(texts.chat_ids(chat("Hello!"), 100))
-    assert texts._is_brief
+    assert not texts._to_trust

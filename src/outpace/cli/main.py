@@ -64,10 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0, or what `run` says, or 2 for an `OutpaceError`."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in words if not word.startswith("-")), None)
-    command = _load(name) if name in COMMANDS else None
-    args = build_parser(name, command).parse_args(words)
-    assert command is not None, "argparse refuses an unknown command"
     try:
+        command = _load(name) if name in COMMANDS else None
+        args = build_parser(name, command).parse_args(words)
+        assert command is not None, "argparse refuses an unknown command"
         return command.run(args)
     except OutpaceError as error:
         print(f"outpace: {error}", file=sys.stderr)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
+from threading import current_thread, main_thread
 
 SECONDS_TO_END = 5.0
+BOUND = "bound"
+"""Argument of a worker that a main thread started, and that may therefore end with that thread."""
+PR_SET_PDEATHSIG = 1
+"""Of `linux/prctl.h`."""
 
 
 class Worker:
@@ -24,7 +30,7 @@ class Worker:
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
+                [sys.executable, "-m", module, str(theirs.fileno()), *_bound()],
                 pass_fds=(theirs.fileno(),),
                 env=os.environ | settings,
                 stdin=subprocess.DEVNULL,
@@ -66,3 +72,14 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _bound() -> list[str]:
+    """What tells a worker whether it may end with the thread that starts it."""
+    return [BOUND] if current_thread() is main_thread() else []
+
+
+def end_with_parent() -> None:
+    """Has the kernel end this process when the thread that started it ends, so that no hanging one is left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

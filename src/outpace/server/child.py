@@ -52,7 +52,7 @@ class Child:
                 stdout=sys.stderr.fileno(),  # stdout is not for what an engine says
                 start_new_session=True,  # Ctrl-C in a terminal is the parent's to handle
             )
-        except OSError:
+        except BaseException:
             ours.close()
             raise
         finally:

@@ -13,6 +13,7 @@ from outpace.server.desk import Desk
 from outpace.server.jobs import Submission, Unavailable, Wanted
 from outpace.server.restarts import Restarts
 from outpace.server.wire import (
+    Aborted,
     Accepted,
     AskState,
     Beat,
@@ -63,7 +64,6 @@ class EngineClient:
         self.described: dict[str, Any] = {}
         """What `LLM.describe` said of the engine that was ready last."""
         self.num_deaths = 0
-        self.pid: int | None = None
         self.desk = Desk(queue_limit)
         self._settings = settings
         self._slots = slots
@@ -74,13 +74,19 @@ class EngineClient:
         """Seconds since the process was heard, while it loads or has work."""
         self._tell = tell
         self._child: Child | None = None
-        """Once it is ready, until it is gone."""
+        """From its start until it is gone."""
+        self._serves = self._stopped = False
+        """Whether the process is ready, and whether it is the last."""
         self._asked: dict[int, asyncio.Future[State]] = {}
         self._asks = count()
 
     @property
     def ready(self) -> bool:
         return self.status == "ready"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
 
     def check_open(self) -> None:
         """Requests are taken; those that come while a new process loads what the last one served wait for it.
@@ -105,7 +111,7 @@ class EngineClient:
 
     async def state(self) -> State | None:
         """How the engine is now; None if it is not there, or does not answer in time."""
-        if self._child is None:
+        if self._child is None or not self._serves:
             return None
         ask = next(self._asks)
         answer = self._asked[ask] = asyncio.get_running_loop().create_future()
@@ -124,8 +130,14 @@ class EngineClient:
         while self.desk.num_running or self.desk.num_waiting:
             await asyncio.sleep(0.02)
 
+    def stop(self) -> None:
+        """Ends the process at once, in whatever it hangs; there is no other after it."""
+        self._stopped = True
+        if self._child is not None:
+            self._child.kill()
+
     async def run(self) -> None:
-        """Keeps an engine process running, until cancelled. However it ends, nobody waits for an answer any more.
+        """Keeps an engine process running, until cancelled or stopped. However it ends, nobody waits for an answer.
 
         Raises:
             ConfigError: what it was to load cannot be loaded, and never was.
@@ -141,6 +153,8 @@ class EngineClient:
     async def _keep_running(self) -> None:
         while True:
             how, served = await self._live()
+            if self._stopped:
+                return
             self.num_deaths += 1
             self.desk.close(
                 Unavailable(
@@ -166,7 +180,7 @@ class EngineClient:
             child = await Child.start(self._settings)
         except OSError as error:
             return f"could not be started: {error}", False
-        self.pid = child.pid
+        self._child = child
         self._tell("engine started", {"pid": child.pid})
         watch = asyncio.create_task(self._watch(child))
         try:
@@ -188,9 +202,9 @@ class EngineClient:
         finally:
             hung = watch.result() if watch.done() else ""
             watch.cancel()
-            served = self._child is not None
-            self._child = self.pid = None
+            served, self._serves = self._serves, False
             how = await asyncio.shield(child.end())
+            self._child = None
         return hung or how + said, served
 
     async def _watch(self, child: Child) -> str:
@@ -199,7 +213,7 @@ class EngineClient:
         period = max(0.05, min([1.0, *(limit / 10 for limit in limits)]))
         while True:
             await asyncio.sleep(period)
-            loads = self._child is None
+            loads = not self._serves
             limit = self._start_timeout if loads else self._hang_timeout
             # Counted in periods: a pause of this process is no silence of the other.
             self._silence = self._silence + period if loads or self.desk.num_running else 0.0
@@ -208,18 +222,18 @@ class EngineClient:
                 doing = "it was loading" if loads else "it had work"
                 return f"hung and was killed: {doing} and gave no sign of life for {limit:g} s"
 
-    def _hear(self, message: Accepted | Refused | Broken | Piece | State | Beat) -> None:
+    def _hear(self, message: Accepted | Refused | Broken | Piece | Aborted | State | Beat) -> None:
         match message:
             case State(ask=ask):
                 if ask in self._asked and not self._asked[ask].done():
                     self._asked[ask].set_result(message)
-            case Accepted() | Piece() | Refused() | Broken():
+            case Accepted() | Piece() | Refused() | Broken() | Aborted():
                 self.desk.hear(message)
             case Beat():
                 pass
 
     def _ready(self, child: Child, settings: dict[str, Any]) -> None:
-        self._child, self.described, self._silence = child, settings, 0.0
+        self._serves, self.described, self._silence = True, settings, 0.0
         if self.status == "loading":
             self.status, self.reason = "ready", ""
         self._tell("engine ready", {"pid": child.pid, "model": settings["model"], "graphs": settings["graphs"]})

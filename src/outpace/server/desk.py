@@ -15,7 +15,7 @@ from time import monotonic
 from outpace.errors import OutpaceError, RequestError
 from outpace.server.jobs import Begun, BrokenRequest, Job, QueueFull, Submission, Wanted
 from outpace.server.totals import Totals
-from outpace.server.wire import Abort, Accepted, Broken, Piece, Refused, Submit, ToEngine, WireError
+from outpace.server.wire import Abort, Aborted, Accepted, Broken, Piece, Refused, Submit, ToEngine, WireError
 
 Send = Callable[[ToEngine], None]
 MOST_SECONDS = 60
@@ -38,13 +38,16 @@ class Desk:
         self._queue_limit = queue_limit
         self._waiting: OrderedDict[int, Job] = OrderedDict()
         self._sent: dict[int, Job] = {}
+        self._leaving: set[int] = set()
+        """Aborted, which the engine has not heard yet. They keep their places: clients that come and go while it hears
+        nothing would otherwise pile up before it, and nobody would see that it hangs."""
         self._ids = count()
         self._job_seconds = 1.0
         """A smoothed time from sending an answer to its end."""
 
     @property
     def num_running(self) -> int:
-        return len(self._sent)
+        return len(self._sent) + len(self._leaving)
 
     @property
     def num_waiting(self) -> int:
@@ -58,6 +61,7 @@ class Desk:
     def close(self, error: OutpaceError) -> None:
         """The engine is gone: what it had been sent ends with this error."""
         self._send = None
+        self._leaving.clear()
         for job in list(self._sent.values()):
             self._fail(job, error)
 
@@ -73,7 +77,7 @@ class Desk:
         Raises:
             QueueFull: so many do not fit the queue.
         """
-        free = 0 if self._send is None else self.slots - len(self._sent)
+        free = 0 if self._send is None else self.slots - self.num_running
         if len(self._waiting) + len(wanted) > self._queue_limit + free:
             raise QueueFull(
                 f"{len(self._waiting)} answers wait and {len(wanted)} more were asked for; at most {self._queue_limit} "
@@ -90,10 +94,15 @@ class Desk:
         """Ends an answer; nothing happens if it has ended."""
         if job.state == "sent" and self._send is not None:
             self._send(Abort(id=job.id))
+            self._leaving.add(job.id)
         self._end(job)
 
-    def hear(self, message: Accepted | Piece | Refused | Broken) -> None:
+    def hear(self, message: Accepted | Piece | Refused | Broken | Aborted) -> None:
         """What the engine says of an answer, unless that was aborted meanwhile."""
+        if isinstance(message, Aborted):
+            self._leaving.discard(message.id)
+            self._fill()
+            return
         job = self._sent.get(message.id)
         if job is None:
             return
@@ -118,7 +127,7 @@ class Desk:
 
     def _fill(self) -> None:
         """Sends what waits, as far as there is room."""
-        while self._send is not None and self._waiting and len(self._sent) < self.slots:
+        while self._send is not None and self._waiting and self.num_running < self.slots:
             _, job = self._waiting.popitem(last=False)
             try:
                 self._send(Submit(id=job.id, prompt_ids=job.prompt_ids, params=job.params, kept=job.kept))

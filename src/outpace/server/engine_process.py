@@ -1,7 +1,8 @@
 """The engine process: `python -m outpace.server.engine_process FD`, started by `child` and by nobody else.
 
 It loads what its first message names, then serves until the connection ends; and it ends with the connection at any
-moment, so that it never outlives its parent. Nothing but that socket is inherited.
+moment, so that it never outlives its parent. Where it hangs and cannot notice, the kernel ends it. Nothing but that
+socket is inherited.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from math import inf
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 
+from outpace.distributed.workers import end_with_parent
 from outpace.engine.llm import LLM
 from outpace.errors import CheckpointError, ConfigError
 from outpace.fingerprint import machine
@@ -52,6 +54,8 @@ class Inbox:
             while data := self._connection.recv(READ_BYTES):
                 for message in frames.feed(data):
                     self._messages.put(message)
+        except ConnectionError:
+            pass  # the server was killed
         except Exception as error:  # whatever it is, nothing more would be heard
             print(f"outpace engine: {error}", file=sys.stderr, flush=True)
         os._exit(0)
@@ -92,6 +96,7 @@ class Outbox:
 
 def main(descriptor: int) -> None:
     """Serves over an inherited socket until the other side hangs up."""
+    end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the parent decides when this one ends
     connection = socket.socket(fileno=descriptor)
@@ -100,6 +105,8 @@ def main(descriptor: int) -> None:
         serve(inbox, outbox)
     except (ConfigError, CheckpointError) as error:
         outbox.send(CannotStart(message=str(error)))
+    except ConnectionError:
+        pass  # the server was killed
     except Exception as error:
         outbox.send(Lost(message=f"{type(error).__name__}: {error}"[:2000]))
         raise

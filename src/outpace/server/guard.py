@@ -1,4 +1,4 @@
-"""What a request must pass before anything is made of it: a key, and a body of bounded size that comes in time."""
+"""What a request must pass before anything is made of it: room, a key, and a bounded body that comes in time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outpace.server.api_errors import ApiError
+from outpace.server.connections import CROWDED
 from outpace.server.observing import facts_of
 
 OPEN = ("/", "/health", "/ready")
 """Answered without a key: the status page holds nothing until it has shown one."""
 BODY_SECONDS = 60.0
+ALL_BODIES = 256 << 20
+"""Bytes of bodies that are not there yet, above which none may grow that has its share."""
+SHARE = 256 << 10
 
 
 class Guard:
@@ -29,17 +33,23 @@ class Guard:
         self._app = app
         self._keys = keys
         self._max_body_bytes = max_body_bytes
+        self._coming = 0
+        """Bytes of bodies that are not there yet."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
+            _check_room(scope)
             self._check_key(scope)
             body = await self._body(scope, receive)
         except ApiError as error:
-            facts_of(scope)["error"] = str(error)
-            await error.response()(scope, receive, send)
+            await _refuse(error, scope, receive, send)
+            return
+        except asyncio.CancelledError:  # uvicorn's doing, when the server ends
+            late = ApiError(503, "the server was shut down before the body came", code="draining", retry_after=1)
+            await _refuse(late, scope, receive, send)
             return
         if body is not None:
             await self._app(scope, _replay(body, receive), send)
@@ -66,13 +76,28 @@ class Guard:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return None
-                    body += message.get("body", b"")
-                    if len(body) > self._max_body_bytes:
-                        raise self._too_large()
+                    part = message.get("body", b"")
+                    body += part
+                    self._coming += len(part)
+                    self._check_size(len(body))
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {BODY_SECONDS:g} s", code="timeout") from None
+        finally:
+            self._coming -= len(body)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_body_bytes:
+            raise self._too_large()
+        if size > SHARE and self._coming > ALL_BODIES:
+            raise ApiError(
+                503,
+                f"bodies of {self._coming} bytes are on their way, and more than {ALL_BODIES} are not held: try again "
+                "later, or send less",
+                code="too_many_bodies",
+                retry_after=1,
+            )
 
     def _too_large(self) -> ApiError:
         return ApiError(
@@ -97,3 +122,19 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed
+
+
+async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    facts_of(scope)["error"] = str(error)
+    await error.response()(scope, receive, send)
+
+
+def _check_room(scope: Scope) -> None:
+    if CROWDED in scope.get("state", ()) and scope["path"] not in OPEN:
+        raise ApiError(
+            503,
+            "all connections of this server are being answered: try again later; see --max-connections",
+            code="too_many_connections",
+            retry_after=1,
+            headers={"Connection": "close"},
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -24,6 +25,11 @@ class _Json(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """That a request was cut when the server ended is told by the request's own line, without a traceback."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def tell(event: str, facts: dict[str, Any], level: int = logging.INFO) -> None:
     """Writes one line."""
     LOGGER.log(level, "%s", event, extra={"facts": facts})
@@ -33,6 +39,7 @@ def set_up() -> None:
     """Sends the lines of this server, of uvicorn and of asyncio to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json())
+    handler.addFilter(_is_news)
     levels = {"outpace.server": logging.INFO, "uvicorn.error": logging.WARNING, "asyncio": logging.WARNING}
     for name, level in levels.items():
         logger = logging.getLogger(name)

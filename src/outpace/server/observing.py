@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from time import monotonic, time
@@ -18,6 +19,8 @@ ID_HEADER = b"x-request-id"
 QUIET = ("/", "/health", "/ready", "/metrics", "/v1/outpace/state")
 """Asked every few seconds by machines: no log line unless they fail."""
 ANSWERED = ("/v1/chat/completions", "/v1/completions")
+SHOWN = 200
+"""Characters of a method or path that the log repeats."""
 _GOOD_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 
 
@@ -74,6 +77,9 @@ class Observing:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # what uvicorn does to those that are left when the server ends
+            facts["error"] = "the server was shut down"
+            raise
         finally:
             self._note(scope, facts, status)
 
@@ -84,7 +90,8 @@ class Observing:
         if path in ANSWERED and status != 401:  # strangers do not push out what was answered
             self._recent.note(time(), path, status, seconds, facts)
         if path not in QUIET or status == 500:
-            line = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 4)}
+            method, said = scope["method"][:SHOWN], scope["path"][:SHOWN]
+            line = {"method": method, "path": said, "status": status, "seconds": round(seconds, 4)}
             tell("request", line | facts)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from types import FrameType
+import signal
+from collections.abc import Callable, Generator
 from typing import Any
 
 import uvicorn
@@ -19,7 +20,7 @@ from outpace.errors import ConfigError
 from outpace.server import logs
 from outpace.server.assembly import assemble
 from outpace.server.client import EngineClient
-from outpace.server.connections import Connection
+from outpace.server.connections import BACKLOG, Connection, reserve_descriptors
 from outpace.server.jobs import Unavailable
 from outpace.server.reporting import report
 from outpace.server.settings import ServerConfig
@@ -41,27 +42,34 @@ def serve(engine: Start, config: ServerConfig) -> None:
 
     Raises:
         CheckpointError: there is no such model, or its tokenizer is broken.
-        ConfigError: the engine's settings or the address are wrong.
+        ConfigError: the engine's settings or the address are wrong, or so many connections cannot be.
         EngineError: the engine died too often.
     """
+    reserve_descriptors(config.max_connections)
     client, app = assemble(engine, config)
     asyncio.run(_Run(client, app, config).run())
 
 
 class _Http(uvicorn.Server):
-    """uvicorn, with signals of ours: see `_Run.signalled`."""
+    """uvicorn, which leaves signals to `_Run`: it would hear them only for as long as HTTP lasts.
 
-    def __init__(self, config: uvicorn.Config, run: _Run) -> None:
+    Args:
+        config: uvicorn's.
+        listening: called with the port once HTTP answers.
+    """
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[int], None]) -> None:
         super().__init__(config)
-        self._run = run
+        self._listening = listening
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._run.signalled()
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._run.listening(self.servers[0].sockets[0].getsockname()[1])
+            self._listening(self.servers[0].sockets[0].getsockname()[1])
 
 
 class _Run:
@@ -73,6 +81,8 @@ class _Run:
                 host=config.host,
                 port=config.port,
                 http=Connection,  # of h11, which bounds the size of headers
+                limit_concurrency=config.max_connections,
+                backlog=BACKLOG,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 ws="none",
@@ -83,13 +93,14 @@ class _Run:
                 proxy_headers=False,
                 timeout_graceful_shutdown=CLOSE_S,
             ),
-            self,
+            self._listening,
         )
         self._stopping: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Until HTTP ends, or the engine for good."""
-        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)
         gc.collect()
         gc.freeze()  # what was imported stays: looking through it again would hold all streams up
         http = asyncio.create_task(self._serve_http())
@@ -101,7 +112,7 @@ class _Run:
                 self._http.should_exit = True
                 await asyncio.wait({http}, timeout=self._config.drain_timeout)
                 engine.result()
-            http.result()
+            await http
         finally:
             await _ended(reports, engine, http)
 
@@ -113,25 +124,27 @@ class _Run:
                 f"cannot listen on {self._config.host} port {self._config.port}: choose another with --port"
             ) from None
 
-    def listening(self, port: int) -> None:
-        """HTTP answers, on this port."""
+    def _listening(self, port: int) -> None:
         logs.tell("listening", {"host": self._config.host, "port": port, "engine": self._client.status})
-
-    def signalled(self) -> None:
-        """A signal came, at whatever moment."""
-        self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
         """The first time, ends when what runs has ended; the second time, at once."""
         if self._stopping is not None:
-            self._http.should_exit = self._http.force_exit = True
+            self._stopping.cancel()
+            self._client.stop()
+            self._leave()
+            self._http.force_exit = True
             return
-        self._stopping = self._loop.create_task(self._drain())
+        self._stopping = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_timeout):
                 await self._client.drain()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Answers that run end, and HTTP with them."""
         self._client.desk.fail_all(Unavailable("the server was shut down before this answer was finished", "draining"))
         self._http.should_exit = True
 

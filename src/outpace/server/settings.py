@@ -43,6 +43,9 @@ class ServerConfig:
     """Longest time for one request, waiting included; then it ends with a 504."""
     drain_timeout: float = 30.0
     """After SIGTERM: how long running requests may go on; 5 seconds later all connections are closed."""
+    max_connections: int = 1024
+    """Most connections at once. One more takes the place of the one that has asked nothing for longest; where all are
+    being answered, it is refused with a 503, but for /health and /ready."""
     max_body_bytes: int = 8 * MIB
     """Largest request body; a larger one gets a 413."""
     log_interval: float = 10.0
@@ -62,6 +65,7 @@ class ServerConfig:
             "port": (0, 65_535),
             "max_concurrency": (1, 65_536),
             "queue_limit": (0, 1 << 20),
+            "max_connections": (1, 1 << 20),
             "max_body_bytes": (1024, 32 * MIB),
             "max_restarts": (0, 1000),
         }

@@ -18,6 +18,9 @@ SHORT = 2048
 """Characters, or token ids."""
 BRIEF_S = 0.02
 """What a short text may take. A template may compute for long whatever it is given: then all of them go to threads."""
+TO_TRUST = 100
+"""Short texts in a row that must be brief in threads before they are done at once again: what is slow now and then may
+hold others up once in so many."""
 CHARACTERS = 128
 """Most of them a token of the context: what has more cannot fit, and is not spelled to find that out."""
 
@@ -33,7 +36,8 @@ class Texts:
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
-        self._is_brief = True
+        self._to_trust = 0
+        """Brief texts that are missing before short ones are done at once."""
         self._spelled: dict[int, str] = {}
 
     @classmethod
@@ -123,13 +127,16 @@ class Texts:
         return None if self._tokenizer is None else self._tokenizer.special_id(token)
 
     async def _done(self, size: int, work: Callable[[], Found]) -> Found:
-        if size >= SHORT or not self._is_brief:
+        if size >= SHORT:
             return await asyncio.to_thread(work)
+        return await asyncio.to_thread(self._timed, work) if self._to_trust else self._timed(work)
+
+    def _timed(self, work: Callable[[], Found]) -> Found:
         began = thread_time()
         try:
             return work()
         finally:
-            self._is_brief = thread_time() - began < BRIEF_S
+            self._to_trust = TO_TRUST if thread_time() - began >= BRIEF_S else max(0, self._to_trust - 1)
 
     def _required(self) -> Tokenizer:
         if self._tokenizer is None:

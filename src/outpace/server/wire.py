@@ -55,6 +55,12 @@ class Abort(_Message, frozen=True, kw_only=True):
     id: int
 
 
+class Aborted(_Message, frozen=True, kw_only=True):
+    """An `Abort` was heard: nothing of this request is in the engine any more."""
+
+    id: int
+
+
 class AskState(_Message, frozen=True, kw_only=True):
     """Asks for a `State` with the same number."""
 
@@ -151,7 +157,7 @@ class Lost(_Message, frozen=True, kw_only=True):
 
 
 ToEngine = Start | Submit | Abort | AskState
-FromEngine = Ready | CannotStart | Accepted | Refused | Broken | Piece | State | Beat | Lost
+FromEngine = Ready | CannotStart | Accepted | Refused | Broken | Piece | Aborted | State | Beat | Lost
 Message = ToEngine | FromEngine
 
 

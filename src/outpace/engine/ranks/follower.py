@@ -1,7 +1,8 @@
 """A rank that does what the first one says: `python -m outpace.engine.ranks.follower FD`, or a process of torchrun.
 
 It loads its share, then runs plan after plan on a runner of its own. The scheduler, control, requests and texts exist
-in the first rank alone. It ends with its connection, at any moment, so that it never outlives the first rank.
+in the first rank alone. It ends with its connection, at any moment, so that it never outlives the first rank; where it
+hangs and cannot notice, the kernel ends it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from outpace.distributed import nccl
 from outpace.distributed.launcher import Launched
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import device_of, join, reach_store
+from outpace.distributed.workers import BOUND, end_with_parent
 from outpace.engine.devices import DTYPES
 from outpace.engine.grammars.masks import THE_FIRST_RANKS, Masks
 from outpace.engine.memory import free_bytes
@@ -166,4 +168,6 @@ def _run(plan: Plan, masks: Masks | None, runner: Runner, checksum: Checksum, pi
 
 
 if __name__ == "__main__":
+    if BOUND in sys.argv:
+        end_with_parent()
     main(int(sys.argv[1]))
