@@ -23,9 +23,11 @@ import msgspec
 import torch
 
 from outpace.distributed import rendezvous
+from outpace.distributed.group import Calls
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.workers import Worker
 from outpace.engine.ranks import orders
+from outpace.engine.ranks.failures import Failures
 from outpace.engine.ranks.orders import Answer, Order
 from outpace.errors import EngineError
 
@@ -66,6 +68,10 @@ class Crew:
         self._lock = Lock()
         self._error: EngineError | None = None
         self._failed = Event()
+        self.calls = Calls()
+        """Of the group, once this rank has joined it."""
+        self._num_forwards = 0
+        self._failures = Failures(len(pipes), lambda: (self._num_forwards, self.calls.begun), self._failed)
         for rank in range(1, 1 + len(pipes)):
             Thread(target=self._watch, args=(rank,), name=f"rank {rank}", daemon=True).start()
         self._end = weakref.finalize(self, _end, pipes, workers)
@@ -165,14 +171,38 @@ class Crew:
         try:
             yield
         except Exception as error:
+            if error is self._error:
+                raise
             raise self._explained(error) from error
         except BaseException:
             self._fail(0, "it was interrupted in the middle of a forward")
             raise
 
-    def _explained(self, error: BaseException) -> EngineError:
-        if not self._failed.wait(SECONDS_TO_NOTICE):
-            self._fail(0, f"it raised {type(error).__name__}: {error}")
+    @contextmanager
+    def in_forward(self) -> Iterator[None]:
+        """As `in_step`, but what a forward raises on all ranks at the same place is raised as it is, and they go on.
+
+        Raises:
+            EngineError: a rank died, or ranks did not raise alike.
+        """
+        self._num_forwards += 1
+        failed: Exception | None = None
+        with self.in_step():
+            try:
+                yield
+            except Exception as error:
+                if self.calls.begun != self.calls.ended or isinstance(error, EngineError):
+                    raise
+                if why := self._failures.why_alone():
+                    raise self._explained(error, f"; {why}") from error
+                failed = error
+        if failed is not None:
+            self.tell(orders.GoOn())
+            raise failed
+
+    def _explained(self, error: BaseException, more: str = "") -> EngineError:
+        if not self._failed.wait(0.0 if more else SECONDS_TO_NOTICE):
+            self._fail(0, f"it raised {type(error).__name__}: {error}{more}")
         assert self._error is not None
         return self._error
 
@@ -203,6 +233,9 @@ class Crew:
                         pass
                     case orders.Checked():
                         self._compare(rank, answer)
+                    case orders.Raised():
+                        if why := self._failures.weigh(rank, answer):
+                            self._fail(rank, why)
                     case orders.Failed(message=message):
                         self._failed.wait(SECONDS_TO_EXPLAIN)
                         self._fail(rank, message)
