@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
 from outpace.models.source import locate
 from outpace.models.target import Target
+from outpace.server.child import Child
+from outpace.server.wire import Start
 
 OPTIONS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "page_size": 4, "max_rows": 8, "num_pages": 400}
 
@@ -121,6 +124,29 @@ def test_a_rank_that_hangs_is_killed_and_named(tmp_path: Path) -> None:
     assert not children(os.getpid())
 
 
+def test_a_stopped_rank_ends_with_the_engine_process_that_the_server_kills(tmp_path: Path) -> None:
+    """It cannot notice that its connection ended, and would keep a GPU's memory from the engine that comes next."""
+    target, _ = checkpoints(tmp_path, "llama")
+    options = {"tensor_parallel": 2, "num_pages": 100}
+    start = Start(model=target, drafter=None, dtype="float32", device="cpu", aux_boundaries=None, options=options)
+
+    async def hangs() -> set[int]:
+        child = await Child.start(start)
+        while not (found := children(child.pid)):
+            await asyncio.sleep(0.05)
+        for rank in found:
+            os.kill(rank, signal.SIGSTOP)
+        child.kill()
+        assert "signal 9" in await child.end()
+        return found
+
+    stopped = asyncio.run(hangs())
+    deadline = time.monotonic() + 10.0
+    while stopped & processes():
+        assert time.monotonic() < deadline, "a stopped rank outlived the engine"
+        time.sleep(0.05)
+
+
 def test_ranks_end_with_the_first(tmp_path: Path) -> None:
     target, _ = checkpoints(tmp_path, "llama")
     script = (
@@ -194,6 +220,8 @@ POISON = 77
 POISONED = """
 import torch
 from outpace.models.target import Target
+from outpace.server.child import Child
+from outpace.server.wire import Start
 
 forward = Target.forward
 

@@ -83,7 +83,7 @@ class Crew:
         Raises:
             EngineError: one did not come up.
         """
-        workers = [Worker("outpace.engine.ranks.follower", settings) for _ in range(num_others)]
+        workers = [Worker("outpace.engine.ranks.follower", settings, grouped=True) for _ in range(num_others)]
         return cls([worker.connection for worker in workers], workers).complete()
 
     def complete(self) -> Crew:
