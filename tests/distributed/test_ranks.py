@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from outpace.models.registry import load_target
 from outpace.models.source import locate
 from outpace.models.target import Target
 from outpace.server.child import Child
-from outpace.server.wire import Start
+from outpace.server.wire import Lost, Ready, Start
 
 OPTIONS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "page_size": 4, "max_rows": 8, "num_pages": 400}
 
@@ -147,6 +148,26 @@ def test_a_stopped_rank_ends_with_the_engine_process_that_the_server_kills(tmp_p
         time.sleep(0.05)
 
 
+def test_a_rank_that_dies_while_nobody_asks_is_said_at_once(tmp_path: Path) -> None:
+    """Else the server would call itself ready, and the next request would pay."""
+    target, _ = checkpoints(tmp_path, "llama")
+    options = {"tensor_parallel": 2, "num_pages": 100}
+    start = Start(model=target, drafter=None, dtype="float32", device="cpu", aux_boundaries=None, options=options)
+
+    async def last_words() -> str:
+        child = await Child.start(start)
+        said = ""
+        async with asyncio.timeout(60):
+            async for message in child.messages():
+                if isinstance(message, Ready):
+                    os.kill(min(children(child.pid)), signal.SIGKILL)
+                said = message.message if isinstance(message, Lost) else said
+        await child.end()
+        return said
+
+    assert re.search(r"rank 1 \(process \d+\) failed: its process was killed by SIGKILL", asyncio.run(last_words()))
+
+
 def test_ranks_end_with_the_first(tmp_path: Path) -> None:
     target, _ = checkpoints(tmp_path, "llama")
     script = (
@@ -221,7 +242,7 @@ POISONED = """
 import torch
 from outpace.models.target import Target
 from outpace.server.child import Child
-from outpace.server.wire import Start
+from outpace.server.wire import Lost, Ready, Start
 
 forward = Target.forward
 

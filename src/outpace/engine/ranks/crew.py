@@ -219,6 +219,12 @@ class Crew:
             self._compare(rank, checked)
         self.check()
 
+    def when_it_ends(self, call: Callable[[], None]) -> None:
+        """Calls this from a thread of its own once the group has ended, or now if it has."""
+        self.sets_free.append(call)
+        if self._failed.is_set():
+            call()
+
     def check(self) -> None:
         """Raises EngineError if the group has ended."""
         if self._error is not None:

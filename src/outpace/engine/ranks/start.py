@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,6 +70,14 @@ class Ranks:
     def close(self) -> None:
         """Ends the other ranks."""
         self._crew.close()
+
+    def check(self) -> None:
+        """Raises EngineError if a rank has died."""
+        self._crew.check()
+
+    def when_they_end(self, call: Callable[[], None]) -> None:
+        """Calls this, from another thread, once a rank has died."""
+        self._crew.when_it_ends(call)
 
     @classmethod
     def start(cls, asked: Wanted) -> Ranks:
