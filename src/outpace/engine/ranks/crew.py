@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from typing import TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 import msgspec
 import torch
@@ -28,6 +28,7 @@ from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.workers import Worker
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.failures import Failures
+from outpace.engine.ranks.likeness import unlike_versions, versions
 from outpace.engine.ranks.orders import Answer, Order
 from outpace.errors import EngineError
 
@@ -90,10 +91,21 @@ class Crew:
         """This crew, once Python runs in all of its processes.
 
         Raises:
-            EngineError: one did not come up.
+            EngineError: one did not come up, or runs other versions.
         """
-        self.hear(orders.Here)
+        if unlike := unlike_versions([versions(), *(here.versions for here in self.hear(orders.Here))]):
+            self.fail(*unlike)
         return self
+
+    def fail(self, rank: int, why: str) -> NoReturn:
+        """Ends the group.
+
+        Raises:
+            EngineError: always.
+        """
+        self._fail(rank, why)
+        assert self._error is not None
+        raise self._error
 
     def close(self) -> None:
         """Ends the other ranks' processes; at the latest that happens when this process ends."""
@@ -132,8 +144,7 @@ class Crew:
                     answer = answers.get(timeout=0.2)
                     break
             if not isinstance(answer, kind):
-                self._fail(rank, f"it said {type(answer).__name__} where {kind.__name__} was due")
-                self.check()
+                self.fail(rank, f"it said {type(answer).__name__} where {kind.__name__} was due")
             found.append(cast(Kind, answer))
         return found
 

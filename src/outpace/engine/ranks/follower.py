@@ -30,6 +30,7 @@ from outpace.engine.memory import free_bytes
 from outpace.engine.parts import load_parts
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.checksum import Checksum
+from outpace.engine.ranks.likeness import digests, versions
 from outpace.engine.ranks.orders import Order
 from outpace.engine.runner import Runner
 from outpace.engine.warm_up import compile_common
@@ -63,7 +64,7 @@ def follow(pipe: Pipe[Order], here: Launched | None = None, store: Store | None 
     queue: SimpleQueue[Order] = SimpleQueue()
     Thread(target=_read, args=(pipe, queue), name="orders", daemon=True).start()
     try:
-        pipe.send(orders.Here())
+        pipe.send(orders.Here(versions=versions()))
         Thread(target=_beat, args=(pipe,), name="beat", daemon=True).start()
         runner = _ready(pipe, queue, here, store)
         forwards = _Forwards(runner, pipe, queue)
@@ -117,7 +118,14 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
         group=group,
         weights=load.weights,
     )
-    pipe.send(orders.Loaded(device=str(device), free_bytes=free_bytes(device), nccl=nccl.observed()))
+    pipe.send(
+        orders.Loaded(
+            device=str(device),
+            free_bytes=free_bytes(device),
+            checkpoints=digests(load.model, load.drafter),
+            nccl=nccl.observed(),
+        )
+    )
     settle = queue.get()
     assert isinstance(settle, orders.Settle)
     config = settle.config

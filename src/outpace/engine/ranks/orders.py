@@ -112,7 +112,9 @@ class End(_Message, frozen=True, kw_only=True):
 
 
 class Here(_Message, frozen=True, kw_only=True):
-    """A rank's process has started."""
+    """A rank's process has started. The first message, so that other versions' still are understood."""
+
+    versions: str = "another version"
 
 
 class Beat(_Message, frozen=True, kw_only=True):
@@ -124,6 +126,8 @@ class Loaded(_Message, frozen=True, kw_only=True):
 
     device: str
     free_bytes: int
+    checkpoints: tuple[str, ...]
+    """What it read, by `likeness.digests`."""
     nccl: dict[str, str]
     """Settings as the rank's process sees them."""
 

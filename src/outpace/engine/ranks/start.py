@@ -21,6 +21,7 @@ from outpace.engine.ranks import orders
 from outpace.engine.ranks.crew import Crew
 from outpace.engine.ranks.follower import follow
 from outpace.engine.ranks.leader import Leader
+from outpace.engine.ranks.likeness import digests, unlike_files
 from outpace.engine.ranks.orders import Order
 from outpace.engine.resolve import Wanted
 from outpace.errors import ConfigError
@@ -62,7 +63,7 @@ def _torchrun(here: Launched, size: int) -> tuple[Store, Crew]:
 class Ranks:
     """All ranks of one LLM, this process's being the first. `start` makes them."""
 
-    def __init__(self, group: Group, device: torch.device, crew: Crew, asked: dict[str, str]) -> None:
+    def __init__(self, group: Group, device: torch.device, crew: Crew, asked: Wanted) -> None:
         self.group, self.device = group, device
         self._crew, self._asked = crew, asked
         self._others: list[orders.Loaded] = []
@@ -124,15 +125,18 @@ class Ranks:
             crew.sets_free.append(group.exchange.stop)
         if own.type == "cuda":
             torch.cuda.set_device(own)  # of this thread; the other one was for waiting
-        return cls(group, own, crew, settings)
+        return cls(group, own, crew, asked)
 
     def free_bytes(self) -> int:
         """Memory that is free on every rank once all have loaded.
 
         Raises:
-            EngineError: a rank could not load its share.
+            EngineError: a rank could not load its share, or read other files.
         """
+        own = digests(str(self._asked.source.path), self._asked.drafter)
         self._others = self._crew.hear(orders.Loaded)
+        if unlike := unlike_files([own, *(other.checkpoints for other in self._others)]):
+            self._crew.fail(*unlike)
         return min(free_bytes(self.device), *(other.free_bytes for other in self._others))
 
     def settle(self, config: ResolvedConfig) -> None:
@@ -154,7 +158,7 @@ class Ranks:
             "backend": "nccl" if self.device.type == "cuda" else "gloo",
             "sums": f"parts gathered and added in rank order up to {MAX_GATHERED} rows, all-reduce beyond",
             "gathering": dict(self.group.sums),
-            "nccl_asked": self._asked,
+            "nccl_asked": nccl.parse(self._asked.config.nccl),
             "ranks": [
                 {"device": device, "nccl_observed": observed} for device, observed in zip(devices, seen, strict=True)
             ],
