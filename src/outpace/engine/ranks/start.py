@@ -33,12 +33,18 @@ from outpace.speculation.pair import Pair
 
 
 def check_ranks(config: EngineConfig) -> None:
-    """Refuses settings of NCCL that are none, or that nothing would read.
+    """Refuses settings of NCCL that are none, or that nothing would read, and to be one of several ranks alone.
 
     Raises:
         ConfigError: names the setting.
     """
     nccl.parse(config.nccl)
+    here = launched() if config.tensor_parallel == 1 else None
+    if here is not None and here.size > 1:
+        raise ConfigError(
+            f"tensor_parallel is 1, but torchrun started {here.size} ranks: make them equal, or unset RANK and "
+            "WORLD_SIZE in processes that share nothing"
+        )
     if config.nccl and config.tensor_parallel == 1:
         raise ConfigError(f"nccl is {list(config.nccl)}, but one rank alone has no use for it: set tensor_parallel")
 
