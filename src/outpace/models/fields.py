@@ -42,11 +42,13 @@ class Fields:
             )
         return value
 
-    def number(self, name: str, default: float | None = None) -> float:
-        """A positive number."""
+    def number(self, name: str, default: float | None = None, *, above: float = 0.0) -> float:
+        """A number above a limit."""
         value = self._present(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1e300:
-            raise CheckpointError(f"{self.origin}: {name} is {value!r}; it must be a number above 0, 1e300 at most")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not above < value <= 1e300:
+            raise CheckpointError(
+                f"{self.origin}: {name} is {value!r}; it must be a number above {above:g}, 1e300 at most"
+            )
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:

@@ -88,9 +88,7 @@ def _kind(fields: Fields) -> RopeKind:
 
 
 def _rope(fields: Fields, kind: RopeKind, max_positions: int) -> RopeConfig:
-    theta = fields.number("rope_theta", DEFAULT_THETA)
-    if theta <= 1.0:
-        raise CheckpointError(f"{fields.origin}: rope_theta is {theta}; it must be above 1, or no pair turns slower")
+    theta = fields.number("rope_theta", DEFAULT_THETA, above=1.0)
     if kind == "default":
         return RopeConfig(theta=theta)
     if kind == "linear":
