@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,11 +19,15 @@ import torch
 from engine.test_lossless import answers, prompts
 from models.checkpoints import make_checkpoint
 from outpace import LLM, ConfigError, EngineError, RequestError, SamplingParams
+from outpace.engine.ranks import failures
 from outpace.engine.ranks.follower import SECONDS_A_BEAT
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
 from outpace.models.source import locate
+from outpace.models.target import Target
+from outpace.server.child import Child
+from outpace.server.wire import Lost, Ready, Start
 
 OPTIONS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "page_size": 4, "max_rows": 8, "num_pages": 400}
 
@@ -119,6 +125,49 @@ def test_a_rank_that_hangs_is_killed_and_named(tmp_path: Path) -> None:
     assert not children(os.getpid())
 
 
+def test_a_stopped_rank_ends_with_the_engine_process_that_the_server_kills(tmp_path: Path) -> None:
+    """It cannot notice that its connection ended, and would keep a GPU's memory from the engine that comes next."""
+    target, _ = checkpoints(tmp_path, "llama")
+    options = {"tensor_parallel": 2, "num_pages": 100}
+    start = Start(model=target, drafter=None, dtype="float32", device="cpu", aux_boundaries=None, options=options)
+
+    async def hangs() -> set[int]:
+        child = await Child.start(start)
+        while not (found := children(child.pid)):
+            await asyncio.sleep(0.05)
+        for rank in found:
+            os.kill(rank, signal.SIGSTOP)
+        child.kill()
+        assert "signal 9" in await child.end()
+        return found
+
+    stopped = asyncio.run(hangs())
+    deadline = time.monotonic() + 10.0
+    while stopped & processes():
+        assert time.monotonic() < deadline, "a stopped rank outlived the engine"
+        time.sleep(0.05)
+
+
+def test_a_rank_that_dies_while_nobody_asks_is_said_at_once(tmp_path: Path) -> None:
+    """Else the server would call itself ready, and the next request would pay."""
+    target, _ = checkpoints(tmp_path, "llama")
+    options = {"tensor_parallel": 2, "num_pages": 100}
+    start = Start(model=target, drafter=None, dtype="float32", device="cpu", aux_boundaries=None, options=options)
+
+    async def last_words() -> str:
+        child = await Child.start(start)
+        said = ""
+        async with asyncio.timeout(60):
+            async for message in child.messages():
+                if isinstance(message, Ready):
+                    os.kill(min(children(child.pid)), signal.SIGKILL)
+                said = message.message if isinstance(message, Lost) else said
+        await child.end()
+        return said
+
+    assert re.search(r"rank 1 \(process \d+\) failed: its process was killed by SIGKILL", asyncio.run(last_words()))
+
+
 def test_ranks_end_with_the_first(tmp_path: Path) -> None:
     target, _ = checkpoints(tmp_path, "llama")
     script = (
@@ -189,6 +238,84 @@ def test_a_rank_without_memory_refuses_one_request_and_lives_on(
         assert llm.engine.runner.state.extras is None
         assert answers(llm.generate(batch, PARAMS[1])) == answers(alone.generate(batch, PARAMS[1]))
         assert answers(llm.generate(batch, penalised)) == answers(alone.generate(batch, penalised))
+
+
+POISON = 77
+POISONED = """
+import torch
+from outpace.models.target import Target
+from outpace.server.child import Child
+from outpace.server.wire import Lost, Ready, Start
+
+forward = Target.forward
+
+
+def poisoned(self, tokens, positions, attend, *rest, **more):
+    if not (tokens == {poison}).any():
+        return forward(self, tokens, positions, attend, *rest, **more)
+    if {late}:
+        self.group.gather(torch.zeros(1))
+    raise torch.OutOfMemoryError("no memory for this prompt")
+
+
+Target.forward = poisoned
+"""
+
+
+def poison(directory: Path, monkeypatch: pytest.MonkeyPatch, *, here: bool, others: bool, late: bool = False) -> None:
+    """One token makes the forwards of some ranks raise, before any collective or after one that no rank else is in."""
+    if others:
+        (directory / "sitecustomize.py").write_text(POISONED.format(poison=POISON, late=late))
+        monkeypatch.setenv("PYTHONPATH", str(directory), prepend=os.pathsep)
+    if here:
+        monkeypatch.setattr(Target, "forward", Target.forward)  # put back at the end
+        exec(POISONED.format(poison=POISON, late=False), {})
+
+
+CLEAN = [[token for token in prompt if token != POISON] for prompt in prompts(3, seed=4)]
+UNPOISONED = SamplingParams(max_tokens=20, ignore_eos=True, logit_bias={POISON: -100.0})
+
+
+def test_what_all_ranks_raise_alike_fails_the_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, drafter = checkpoints(tmp_path, "llama")
+    alone = answers(LLM(target, drafter=None, **OPTIONS).generate(CLEAN, UNPOISONED))
+    poison(tmp_path, monkeypatch, here=True, others=True)
+    with LLM(target, drafter=drafter, k=3, control="fixed", tensor_parallel=4, **OPTIONS) as llm:
+        stream = llm.stream(CLEAN[0], UNPOISONED)
+        written = list(next(stream).token_ids)
+        for _ in range(2):
+            with pytest.raises(torch.OutOfMemoryError, match="no memory for this prompt"):
+                llm.generate([[1, POISON, 2]], UNPOISONED)
+        for chunk in stream:
+            written += chunk.token_ids
+        assert tuple(written) == alone[0]
+        assert answers(llm.generate(CLEAN, UNPOISONED)) == alone
+        assert len(children(os.getpid())) == 3, "the processes that were started"
+
+
+@pytest.mark.parametrize(
+    ("here", "others", "late", "says"),
+    [
+        (False, True, False, r"rank [123] \(process \d+\) failed: it raised .*no memory for this .*rank 0 had no such"),
+        (True, False, False, r"rank 0 failed: it raised OutOfMemoryError: no memory .*; rank \d had no error there"),
+        (True, True, True, r"rank 0 failed: it raised OutOfMemoryError: no memory .*; rank \d had no error there"),
+    ],
+)
+def test_what_some_ranks_raise_ends_the_group_and_says_whose(
+    here: bool, others: bool, late: bool, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, _ = checkpoints(tmp_path, "llama")
+    monkeypatch.setattr(failures, "SECONDS_TO_AGREE", 2.0)
+    poison(tmp_path, monkeypatch, here=here, others=others, late=late)
+    with LLM(target, drafter=None, tensor_parallel=4, **OPTIONS) as llm:
+        llm.generate(CLEAN, UNPOISONED)
+        began = time.monotonic()
+        with pytest.raises(EngineError, match=says):
+            llm.generate([[1, POISON, 2]], UNPOISONED)
+        assert time.monotonic() - began < 8.0
+        with pytest.raises(EngineError, match="make a new LLM"):
+            llm.generate(CLEAN, UNPOISONED)
+    assert not children(os.getpid())
 
 
 def test_what_cannot_be_shared_is_refused_before_any_process_starts(tmp_path: Path) -> None:

@@ -69,6 +69,15 @@ def test_without_a_key_nothing_starts(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("rank_0")
+def test_ranks_that_would_each_answer_alone_are_refused(tmp_path: Path) -> None:
+    target, _ = checkpoints(tmp_path, "llama")
+    with pytest.raises(
+        ConfigError, match="tensor_parallel is 1, but torchrun started 2 ranks: make them equal, or unset"
+    ):
+        LLM(target, drafter=None, device="cpu", num_pages=100)
+
+
+@pytest.mark.usefixtures("rank_0")
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

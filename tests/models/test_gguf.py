@@ -193,6 +193,12 @@ def test_llama3_scaling_is_recovered_from_the_frequencies(
     )
 
 
+def test_a_base_that_turns_nothing_slower_is_refused(writing: GgufWriting, tmp_path: Path) -> None:
+    writing.metadata |= {"llama.rope.freq_base": 1.0, "llama.rope.scaling.type": "yarn"}
+    with pytest.raises(CheckpointError, match=r"rope\.freq_base is 1\.0; it must be a number above 1, "):
+        read_gguf(writing.write(tmp_path / "x.gguf"))
+
+
 def with_heads_of(head_dim: int) -> GgufWriting:
     return model_file(tiny("llama", hidden_size=4 * head_dim, head_dim=head_dim), "llama")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,12 @@ def test_what_is_not_used_is_said(tmp_path: Path) -> None:
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention.*each layer type"),
         ({"rope_scaling": "yarn"}, "must be an object"),
         ({"rope_theta": -1.0}, "rope_theta is -1.0"),
+        (
+            {"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+            "rope_theta is 1; it must be a number above 1, ",
+        ),
+        ({"rope_scaling": {"type": "su", "long_factor": [1.0], "short_factor": [1.0]}}, "long_factor"),
+        ({"rope_scaling": {"type": "mrope", "mrope_section": [2, 2, 2]}}, "mrope_section"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must be a whole number in 1 … 1024"),
         ({"hidden_size": 10**9}, "hidden_size is 1000000000"),
@@ -262,4 +269,19 @@ def test_a_config_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(3 << 30)
     with pytest.raises(CheckpointError, match=r"config\.json has 3221225472 bytes"):
+        read_target(tmp_path)
+
+
+def test_a_name_with_two_values_is_refused(tmp_path: Path) -> None:
+    text = json.dumps(LLAMA)
+    (tmp_path / "config.json").write_text(text[:-1] + ', "hidden_size": 48}')
+    assert read_target(tmp_path)[0].hidden_size == 48
+    (tmp_path / "config.json").write_text(text[:-1] + ', "hidden_size": 64}')
+    with pytest.raises(CheckpointError, match=r"config\.json .*'hidden_size' comes twice, as 48 and as 64"):
+        read_target(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match=r"config\.json is no regular file"):
         read_target(tmp_path)

@@ -196,6 +196,7 @@ BYTES = [line(bytes((byte,)), byte) for byte in range(256)]
 @pytest.mark.parametrize(
     ("content", "named"),
     [
+        (written(*BYTES, line(b" " * 300_000, 256)), "line 257: a token of 300000 bytes; 1024 are most"),
         (written(*BYTES, b"!!! 256"), "line 257: b'!!! 256' is no token in base64"),
         (written(*BYTES, b"YWI="), "line 257"),
         (written(*BYTES, b"YWI= x"), "line 257"),

@@ -216,6 +216,10 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     save_file(tensors | wrong, path)
     with pytest.raises(CheckpointError, match=r"it has shape \[64, 96\]; the config asks for \[64, 64\]"):
         Target(read_target(tmp_path)[0], dtype=HALF, packing=packing).load(read_tensors(tmp_path))
+    scale[5, 1] = torch.inf
+    save_file(tensors | {name: scale}, path)
+    with pytest.raises(CheckpointError, match=r"down_proj\.weight has scales that are not finite in torch\.bfloat16"):
+        Target(read_target(tmp_path)[0], dtype=HALF, packing=packing).load(read_tensors(tmp_path))
 
 
 def words(numbers: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:

@@ -51,7 +51,7 @@ def test_int4_is_unpacked_as_compressed_tensors_does(rows: int, columns: int, gr
     }
     packed = compressor.compress(state, scheme)
     expected = compressor.decompress(packed, scheme)["weight"]
-    found = unpack.int4_groups(packed["weight_packed"], packed["weight_scale"], packed["weight_shape"].tolist(), group)
+    found = unpack.int4_groups(packed["weight_packed"], packed["weight_scale"], packed["weight_shape"], group)
     assert found.dtype == expected.dtype
     assert torch.equal(found, expected)
 
@@ -151,6 +151,15 @@ def test_gptq_is_unpacked_with_its_order() -> None:
     assert torch.equal(found, ((numbers - zeros[g_idx]).half() * scales[g_idx]).t())
 
 
+def of_group(**fields: Any) -> dict[str, Any]:
+    group = INT4["config_groups"]["group_0"]
+    return {**INT4, "config_groups": {"group_0": group | fields}}
+
+
+def of_weights(**fields: Any) -> dict[str, Any]:
+    return of_group(weights=INT4["config_groups"]["group_0"]["weights"] | fields)
+
+
 @pytest.mark.parametrize(
     ("config", "named"),
     [
@@ -160,15 +169,93 @@ def test_gptq_is_unpacked_with_its_order() -> None:
         (INT4 | {"config_groups": {}}, "config_groups"),
         (INT4 | {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
         ({**INT4, "config_groups": {"g": {"weights": {"num_bits": 8}}}}, "num_bits is 8; served is 4"),
+        ({"quant_method": ["fp8"]}, r"quant_method is \['fp8'\]"),
+        (INT4 | {"quantization_status": "frozen"}, "quantization_status is 'frozen'; served is 'compressed'"),
+        (INT4 | {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config is .*; served is {}"),
+        (INT4 | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config"),
+        (of_group(format="nvfp4-pack-quantized"), "group_0: format is 'nvfp4-pack-quantized'"),
+        (of_group(input_activations={"num_bits": 8}), "input_activations is .*; served is none"),
+        (of_group(weights=None), "group_0: weights is None; it must say how they are packed"),
+        (of_group(weights=[1]), r"group_0: weights is \[1\]"),
+        (of_weights(strategy="channel"), "strategy is 'channel'; served is 'group'"),
+        (of_weights(symmetric=False), "symmetric is False; served is True"),
+        (of_weights(actorder="group"), "actorder is 'group'"),
+        (of_weights(block_structure="16x1"), "block_structure is '16x1'; served is none"),
+        (of_weights(group_size=-1), "group_size is -1"),
         (FP8 | {"weight_block_size": None}, "weight_block_size is None"),
+        (FP8 | {"weight_block_size": [True, True]}, "weight_block_size"),
+        (FP8 | {"weight_block_size": [2**40, 128]}, "weight_block_size"),
+        (FP8 | {"activation_scheme": "static"}, "activation_scheme is 'static'; served is 'dynamic'"),
+        (FP8 | {"fmt": "e5m2"}, "fmt is 'e5m2'"),
         (AWQ | {"version": "gemv"}, "version is 'gemv'"),
         (AWQ | {"group_size": -1}, "group_size is -1"),
+        (AWQ | {"zero_point": False}, "zero_point is False"),
         (GPTQ | {"bits": 3}, "bits is 3; served is 4"),
+        (GPTQ | {"checkpoint_format": "gptq_v2"}, "checkpoint_format is 'gptq_v2'"),
+        (GPTQ | {"format": "gptq_v2"}, "format is 'gptq_v2'"),
+        (GPTQ | {"is_marlin_format": True}, "is_marlin_format"),
+        (GPTQ | {"group_size": "16"}, "group_size is '16'"),
     ],
 )
 def test_schemes_that_are_not_served(config: Any, named: str) -> None:
     with pytest.raises(CheckpointError, match=named):
         read_scheme({"quantization_config": config}, "config.json")
+
+
+def test_fields_of_a_scheme_that_nobody_reads_are_said() -> None:
+    for config in (INT4 | {"rotation": "R1"}, of_group(rotation=1), of_weights(rotation=1), FP8 | {"rotation": 1}):
+        scheme = read_scheme({"quantization_config": config}, "config.json")
+        assert scheme is not None and scheme.note.endswith("; not used: rotation")
+    scheme = read_scheme({"quantization_config": AWQ | {"version": "GEMM", "modules_to_not_convert": ["lm_head"]}}, "")
+    assert scheme is not None and scheme.note == "INT4 weights in groups of 16 (AWQ)"
+
+
+def pack_awq(weight: Tensor) -> dict[str, Tensor]:
+    N, K = weight.shape
+    numbers = torch.zeros(K, N // 8).int(), torch.zeros(K // 16, N // 8).int()
+    return {"qweight": numbers[0], "qzeros": numbers[1], "scales": torch.rand(K // 16, N).half()}
+
+
+def pack_gptq(weight: Tensor) -> dict[str, Tensor]:
+    N, K = weight.shape
+    numbers = torch.zeros(K // 8, N).int(), torch.zeros(K // 16, N // 8).int()
+    g_idx = (torch.arange(K) // 16).int()
+    return {"qweight": numbers[0], "qzeros": numbers[1], "scales": torch.rand(K // 16, N).half(), "g_idx": g_idx}
+
+
+WAYS: dict[str, Any] = {
+    "a number": lambda part: torch.zeros((), dtype=part.dtype),
+    "flat": lambda part: torch.cat((part.flatten(), part.flatten())),
+    "deeper": lambda part: part[None].clone(),
+    "empty": lambda part: part[:0].clone(),
+    "half": lambda part: part[..., : part.shape[-1] // 2].contiguous(),
+    "bytes": lambda part: torch.zeros(part.shape, dtype=torch.uint8),
+    "complex": lambda part: torch.zeros(part.shape, dtype=torch.complex64),
+    "not finite": lambda part: torch.full(part.shape, torch.nan).to(part.dtype),
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "pack"),
+    [(INT4, lambda w: pack_int4(w, 16)), (FP8, pack_fp8), (AWQ, pack_awq), (GPTQ, pack_gptq)],
+    ids=["int4", "fp8", "awq", "gptq"],
+)
+def test_a_damaged_part_is_refused_with_its_weight(config: dict[str, Any], pack: Any, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama", hidden_size=64, intermediate_size=96)
+    quantise(tmp_path, config, pack)
+    path, base = tmp_path / "model.safetensors", "model.layers.1.mlp.up_proj."
+    whole = load_file(path)
+    for name in [name for name in whole if name.startswith(base)]:
+        for way, damage in WAYS.items():
+            if way == "not finite" and not whole[name].is_floating_point():
+                continue
+            save_file(whole | {name: damage(whole[name])}, path)
+            with pytest.raises(CheckpointError, match=rf"{base}weight"):
+                Target(read_target(tmp_path)[0]).load(read_tensors(tmp_path))
+    if config is not FP8:
+        save_file(whole | {f"{base}weight": torch.zeros(96, 64)}, path)
+        with pytest.raises(CheckpointError, match=f"{base}weight beside the same weight packed"):
+            read_tensors(tmp_path)
 
 
 def test_a_missing_or_misshaped_part_is_named(tmp_path: Path) -> None:

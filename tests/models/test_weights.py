@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from models.checkpoints import make_checkpoint
 from outpace.errors import CheckpointError
 from outpace.models.hf.config import read_target
 from outpace.models.hf.weights import INDEX, SINGLE, read_safetensors
+from outpace.models.registry import load_target
+from outpace.models.source import locate
 from outpace.models.target import Target
 
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -42,6 +45,8 @@ def rewrite(directory: Path, change: Callable[[dict[str, Tensor]], object]) -> N
         (lambda tensors: tensors.update({UP: torch.zeros(79, 48)}), rf"{UP} .*\[79, 48\].*\[80, 48\]"),
         (lambda tensors: tensors.update({UP: torch.zeros(80, 48, dtype=torch.int8)}), f"{UP} is torch.int8"),
         (lambda tensors: tensors.update({UP: torch.zeros(80, 48).to(torch.float8_e4m3fn)}), "float8.*quantised"),
+        (lambda tensors: tensors[UP].__setitem__((3, 4), torch.nan), f"{UP} holds numbers that are not finite"),
+        (lambda tensors: tensors[UP].__setitem__((3, 4), -torch.inf), f"{UP} holds numbers that are not finite"),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(
@@ -51,6 +56,31 @@ def test_tensors_that_do_not_fit_are_named(
     rewrite(tmp_path, change)
     with pytest.raises(CheckpointError, match=named):
         load(tmp_path)
+
+
+def test_a_number_that_a_narrower_type_has_no_room_for_is_named(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama")
+    rewrite(tmp_path, lambda tensors: tensors[UP].__setitem__((3, 4), 1e5))
+    load(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"{UP} .*not finite in torch\.float16: .*--dtype"):
+        load_target(locate(str(tmp_path)), dtype=torch.float16, device="cpu")
+
+
+def test_a_type_that_nobody_reads_is_named(tmp_path: Path) -> None:
+    header = {"odd": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}
+    text = json.dumps(header).encode()
+    (tmp_path / SINGLE).write_bytes(len(text).to_bytes(8, "little") + text + b"000")
+    with pytest.raises(CheckpointError, match=r"tensor odd cannot be read .*F6_E2M3"):
+        read_safetensors(tmp_path)["odd"]
+
+
+def test_sizes_that_no_memory_holds_are_said(tmp_path: Path) -> None:
+    """Each is one that some model might have; all together are not."""
+    make_checkpoint(tmp_path, "llama")
+    config = json.loads((tmp_path / "config.json").read_text()) | {"vocab_size": 1 << 22, "hidden_size": 1 << 18}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"describes weights of 8797\.7 GB in torch.float32, .* no memory on cpu"):
+        load_target(locate(str(tmp_path)), dtype=torch.float32, device="cpu")
 
 
 def test_many_missing_tensors_are_counted(tmp_path: Path) -> None:
@@ -103,6 +133,40 @@ def test_an_index_cannot_reach_outside_its_directory(tmp_path: Path) -> None:
     (inside / INDEX).write_text(json.dumps({"weight_map": {UP: f"../other/{SINGLE}"}}))
     with pytest.raises(CheckpointError, match=r"\.\./other"):
         read_safetensors(inside)
+
+
+@pytest.mark.parametrize("shard", ["/etc/x.safetensors", "..", "", "a\0b", "x" * 5000, 3, ["a"]])
+def test_an_index_can_name_only_files_beside_it(shard: object, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama", shard_size="60KB")
+    index = json.loads((tmp_path / INDEX).read_text())
+    index["weight_map"][UP] = shard
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"index\.json names .* which is not in"):
+        read_safetensors(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["no shard", "another"])
+def test_what_a_shard_holds_beyond_its_index_is_not_ignored(where: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama", shard_size="60KB")
+    weight_map = json.loads((tmp_path / INDEX).read_text())["weight_map"]
+    shard = next(name for name in weight_map.values() if name != weight_map[UP])
+    extra, held = ("cheese", "no shard") if where == "no shard" else (UP, weight_map[UP])
+    save_file(load_file(tmp_path / shard) | {extra: torch.zeros(80, 48)}, tmp_path / shard)
+    with pytest.raises(CheckpointError, match=rf"{shard} holds {extra}, which .* says is in {held}"):
+        read_safetensors(tmp_path)
+
+
+def test_pipes_and_directories_are_not_read(tmp_path: Path) -> None:
+    """A pipe would be waited for without end; a link to a file elsewhere is how the hub's cache keeps shards."""
+    make_checkpoint(tmp_path, "llama")
+    (tmp_path / SINGLE).rename(tmp_path / "blob")
+    (tmp_path / SINGLE).symlink_to(tmp_path / "blob")
+    load(tmp_path)
+    for make in (os.mkfifo, os.mkdir):
+        (tmp_path / SINGLE).unlink()
+        make(tmp_path / SINGLE)
+        with pytest.raises(CheckpointError, match=f"{SINGLE} is no regular file"):
+            read_safetensors(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": 3}'])

@@ -53,6 +53,20 @@ class Rehearsal:
     on: bool = False
 
 
+@dataclass(slots=True)
+class Calls:
+    """How many collectives this rank has begun, and ended as far as the host goes: `with calls:` is around each."""
+
+    begun: int = 0
+    ended: int = 0
+
+    def __enter__(self) -> None:
+        self.begun += 1
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        self.ended += kind is None
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """One rank's end of the group. Every rank calls the same collectives in the same order."""
@@ -67,6 +81,7 @@ class Group:
     """How it was decided who gathers, as plain data for JSON."""
 
     rehearsal: Rehearsal = field(default_factory=Rehearsal, compare=False)
+    calls: Calls = field(default_factory=Calls, compare=False)
 
     def gather(self, part: Tensor) -> Tensor:
         """All ranks' parts, which have one shape: [size, ...]."""
@@ -79,20 +94,24 @@ class Group:
     def by_library(self, part: Tensor) -> Tensor:
         """`gather` by NCCL or gloo, even where the exchange is faster."""
         out = torch.empty((self.size, *part.shape), dtype=part.dtype, device=part.device)
-        _all_gather(out.flatten(0, 1), part.contiguous(), group=self.handle)
+        part = part.contiguous()
+        with self.calls:
+            _all_gather(out.flatten(0, 1), part, group=self.handle)
         return out
 
     def broadcast(self, values: Tensor) -> Tensor:
         """The first rank's values, written into those of the others."""
         if self.size > 1:
-            dist.broadcast(values, group_src=0, group=self.handle)
+            with self.calls:
+                dist.broadcast(values, group_src=0, group=self.handle)
         return values
 
     def all_reduce(self, part: Tensor) -> Tensor:
         """The sum over ranks, in place, in an order that is the library's."""
         if self.rehearsal.on:
             return part
-        dist.all_reduce(part, group=self.handle)
+        with self.calls:
+            dist.all_reduce(part, group=self.handle)
         return part
 
 

@@ -15,6 +15,7 @@ import secrets
 import socket
 import time
 
+from outpace.distributed.reading import exactly
 from outpace.errors import ConfigError
 
 KEY = "OUTPACE_RANKS_KEY"
@@ -53,7 +54,7 @@ def admit(connection: socket.socket, key: bytes, seconds: float = SECONDS) -> in
     nonce, deadline = secrets.token_bytes(_NONCE), time.monotonic() + seconds
     try:
         connection.sendall(nonce)
-        said = _exactly(connection, _RANK + _NONCE + _PROOF, deadline)
+        said = bytes(exactly(connection, _RANK + _NONCE + _PROOF, deadline))
         rank, theirs, proof = said[:_RANK], said[_RANK : _RANK + _NONCE], said[-_PROOF:]
         if not hmac.compare_digest(proof, _proof(key, b"other", rank, nonce, theirs)):
             raise Stranger(f"its {KEY} is another")
@@ -72,9 +73,9 @@ def introduce(connection: socket.socket, rank: int, key: bytes, seconds: float =
     own, deadline = secrets.token_bytes(_NONCE), time.monotonic() + seconds
     number = rank.to_bytes(_RANK, "big")
     try:
-        nonce = _exactly(connection, _NONCE, deadline)
+        nonce = bytes(exactly(connection, _NONCE, deadline))
         connection.sendall(number + own + _proof(key, b"other", number, nonce, own))
-        proof = _exactly(connection, _PROOF, deadline)
+        proof = bytes(exactly(connection, _PROOF, deadline))
     except OSError as error:
         raise Stranger(str(error)) from error
     if not hmac.compare_digest(proof, _proof(key, b"first", number, nonce, own)):
@@ -83,14 +84,3 @@ def introduce(connection: socket.socket, rank: int, key: bytes, seconds: float =
 
 def _proof(key: bytes, side: bytes, rank: bytes, first: bytes, other: bytes) -> bytes:
     return hmac.digest(key, b"outpace ranks: " + side + rank + first + other, "sha256")
-
-
-def _exactly(connection: socket.socket, size: int, deadline: float) -> bytes:
-    found = b""
-    while len(found) < size:
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        piece = connection.recv(size - len(found))
-        if not piece:
-            raise ConnectionError("it hung up")
-        found += piece
-    return found

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from outpace.distributed.reading import exactly
 from outpace.errors import EngineError
 
 MAX_FRAME = 64 << 20
@@ -82,16 +83,9 @@ class Pipe(Generic[Incoming]):
         self._connection.close()
 
     def _exactly(self, size: int) -> bytearray:
-        body, at = bytearray(size), 0
-        view = memoryview(body)
-        while at < size:
-            try:
-                count = self._connection.recv_into(view[at:])
-            except TimeoutError as error:
-                raise PipeClosed(f"it gave no sign of life for {self._silence:g} s") from error
-            except OSError as error:
-                raise PipeClosed(str(error)) from error
-            if not count:
-                raise PipeClosed("the other side hung up")
-            at += count
-        return body
+        try:
+            return exactly(self._connection, size)
+        except TimeoutError as error:
+            raise PipeClosed(f"it gave no sign of life for {self._silence:g} s") from error
+        except OSError as error:
+            raise PipeClosed(str(error)) from error

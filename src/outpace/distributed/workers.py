@@ -24,9 +24,10 @@ class Worker:
     Args:
         module: what it runs, as `python -m module FD`.
         settings: environment variables that it has from its first moment.
+        grouped: it belongs to this process's group, so that one signal ends both, and ignores Ctrl-C itself.
     """
 
-    def __init__(self, module: str, settings: dict[str, str]) -> None:
+    def __init__(self, module: str, settings: dict[str, str], *, grouped: bool = False) -> None:
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._process = subprocess.Popen(
@@ -35,7 +36,7 @@ class Worker:
                 env=os.environ | settings,
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is not for what a worker says
-                start_new_session=True,  # Ctrl-C in a terminal is the first rank's to handle
+                start_new_session=not grouped,  # Ctrl-C in a terminal is this process's to handle
             )
         finally:
             theirs.close()

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from outpace.engine.cut import CutCycle
 from outpace.engine.marks import Marks
+from outpace.errors import EngineError
 from outpace.kernels.sample import Sampling
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.cycle import Cycle, Mark, cycle, no_mark
@@ -153,9 +154,9 @@ class Frames:
             try:
                 replay, num_bytes = self._capture(run, cut)
             except RuntimeError as error:
-                if self._pair.target.group.size > 1:
-                    raise  # the other ranks may have captured it, and would wait for this one in the middle
                 why_eager = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                if self._pair.target.group.size > 1:  # the others may have captured it, and would wait in the middle
+                    raise EngineError(f"cycles of {shape} cannot be a graph on this rank: {why_eager}") from error
                 logger.warning("cycles of %s run without a graph, and slower: %s", shape, why_eager)
         return Frame(
             shape=shape,

@@ -14,7 +14,6 @@ round. A kind that does not run here says why. Each is checked against the sum t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, log
@@ -26,6 +25,7 @@ from torch.distributed import _symmetric_memory as symmetric
 
 from outpace.distributed.group import Group, Unsummed
 from outpace.distributed.symmetric import agree, attempt
+from outpace.distributed.timing import captured, time_us
 from outpace.lab.paired.location import locate
 from outpace.lab.rounds import interleave
 from outpace.models.exchange import PeerExchange
@@ -91,7 +91,7 @@ def time_sums(
         names = list(runs)
         for run in runs.values():
             time_us(run, group, device)
-        rounds = interleave(names, num_rounds, lambda name, runs=runs: time_us(runs[name], group, device))  # type: ignore[misc]
+        rounds = interleave(names, num_rounds, lambda name, runs=runs: time_us(runs[name], group, device) / CALLS)  # type: ignore[misc]
         _report(mode, dict(zip(names, rounds, strict=True)), found)
     return found
 
@@ -177,23 +177,3 @@ def _run(step: Step) -> Callable[[], None]:
             step()
 
     return run
-
-
-def captured(run: Callable[[], None]) -> Callable[[], None]:
-    """What `run` launches, as one graph: its replay. Run it once before."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        run()
-    return graph.replay
-
-
-def time_us(run: Callable[[], None], group: Group, device: torch.device) -> float:
-    """Microseconds of one of the `CALLS` that `run` makes; ranks begin together."""
-    group.all_reduce(torch.zeros(1, device=device))
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    began = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return 1e6 * (time.perf_counter() - began) / CALLS

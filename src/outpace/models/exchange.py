@@ -33,7 +33,7 @@ class PeerExchange:
         self._kernel, self._norm_kernel = exchange, exchange_norm
         self._stop = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._memory: dict[str, Any] = {"addresses": window.addresses, "stop": self._stop, "rank": group.rank}
-        self._window = window
+        self._window, self._calls = window, group.calls
         self._epochs = torch.zeros(exchange.PROGRAMS, dtype=torch.int32, device=device)
         self._norm_epochs = torch.zeros(exchange_norm.ROWS, dtype=torch.int32, device=device)
         self.max_bytes = 0
@@ -52,7 +52,8 @@ class PeerExchange:
 
     def gather(self, part: Tensor, dtype: torch.dtype, *, joins: bool = False) -> Tensor:
         """See `Exchange`."""
-        out: Tensor = self._kernel.exchange(part, dtype, joins=joins, epochs=self._epochs, **self._memory)
+        with self._calls:
+            out: Tensor = self._kernel.exchange(part, dtype, joins=joins, epochs=self._epochs, **self._memory)
         return out
 
     def adds(self, num_rows: int, num_columns: int, dtype: torch.dtype) -> bool:
@@ -62,9 +63,10 @@ class PeerExchange:
 
     def add_and_norm(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See `Exchange`."""
-        found: tuple[Tensor, Tensor] = self._norm_kernel.exchange_and_norm(
-            x, part, weight, eps, epochs=self._norm_epochs, **self._memory
-        )
+        with self._calls:
+            found: tuple[Tensor, Tensor] = self._norm_kernel.exchange_and_norm(
+                x, part, weight, eps, epochs=self._norm_epochs, **self._memory
+            )
         return found
 
     def stop(self) -> None:

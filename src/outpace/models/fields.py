@@ -6,7 +6,8 @@ Every name that is asked for is remembered, so that the caller can say which fie
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,13 @@ class Fields:
             )
         return value
 
-    def number(self, name: str, default: float | None = None) -> float:
-        """A positive number."""
+    def number(self, name: str, default: float | None = None, *, above: float = 0.0) -> float:
+        """A number above a limit."""
         value = self._present(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1e300:
-            raise CheckpointError(f"{self.origin}: {name} is {value!r}; it must be a number above 0, 1e300 at most")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not above < value <= 1e300:
+            raise CheckpointError(
+                f"{self.origin}: {name} is {value!r}; it must be a number above {above:g}, 1e300 at most"
+            )
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -75,11 +78,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """One JSON object from a file.
 
     Raises:
-        CheckpointError: the file is missing, unreadable, too large, not JSON or not an object.
+        CheckpointError: the file is missing, unreadable, too large, not JSON or not an object, or it gives one name
+            two values.
     """
     try:
         check_size(path, MAX_JSON_BYTES)
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path.parent} has no {path.name}; it is not a whole checkpoint") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -89,7 +93,26 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers differ in which of two values they take."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values and values[name] != value:
+            raise ValueError(f"{name!r:.80} comes twice, as {values[name]!r:.80} and as {value!r:.80}")
+        values[name] = value
+    return values
+
+
+def check_file(path: Path) -> int:
+    """Bytes of a file. Raises CheckpointError for a pipe or a device, which reading might never end; OSError if it is
+    not there."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{path} is no regular file; fetch the checkpoint again")
+    return found.st_size
+
+
 def check_size(path: Path, limit: int) -> None:
-    """Raises CheckpointError for a file of more than `limit` bytes; OSError if it is not there."""
-    if (size := path.stat().st_size) > limit:
+    """As `check_file`, and raises CheckpointError for a file of more than `limit` bytes."""
+    if (size := check_file(path)) > limit:
         raise CheckpointError(f"{path} has {size} bytes; at most {limit} are read: fetch the checkpoint again")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -58,8 +59,8 @@ def fill(
         optional: names that may come and are then ignored (a head that is tied to the embeddings).
 
     Raises:
-        CheckpointError: names what is missing, unknown, misshaped or not of a float type; checked before the copy
-            as far as names go.
+        CheckpointError: names what is missing, unknown, misshaped, not of a float type or not finite; names are checked
+            before anything is copied.
     """
     names = {name for name in tensors if not name.endswith("rotary_emb.inv_freq")} - set(optional)
     if missing := sorted(set(slots) - names):
@@ -80,6 +81,7 @@ def fill(
                 slot.take(name, tensors)
             else:
                 slot.take(_checked(name, tensors[name], slot.shape))
+                _check_finite(name, slot.tensor)
 
 
 def _checked(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
@@ -91,6 +93,18 @@ def _checked(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
     if tensor.shape != shape:
         raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}; the config asks for {list(shape)}")
     return tensor
+
+
+def _check_finite(name: str, taken: Tensor) -> None:
+    """As the model holds it: float16 has no room for large numbers of bfloat16."""
+    if taken.is_meta or not taken.numel():
+        return
+    low, high = (float(number) for number in torch.aminmax(taken))  # a number that is none shows in both
+    if not (isfinite(low) and isfinite(high)):
+        raise CheckpointError(
+            f"tensor {name} holds numbers that are not finite in {taken.dtype}: the file is damaged, or needs a wider "
+            "dtype (--dtype)"
+        )
 
 
 def _listed(names: list[str]) -> str:

@@ -100,10 +100,15 @@ class PackedSlot:
         """Copies what is this rank's.
 
         Raises:
-            CheckpointError: it is not what `plan` saw.
+            CheckpointError: it is not what `plan` saw, or not finite.
         """
         assert isinstance(tensors, PackedTensors), "there is a Packing only for such"
         part = tensors.grouped(name, self.shape, self.share, self.dim, self.held.words.device)
+        if not bool(part.scale_NG.to(self.held.dtype).isfinite().all()):
+            raise CheckpointError(
+                f"{name} has scales that are not finite in {self.held.dtype}: the file is damaged, or needs a wider "
+                "dtype (--dtype)"
+            )
         try:
             self.held.fill(part)
         except ValueError as error:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outpace.config import Weights
 from outpace.distributed.group import ALONE, Group
+from outpace.errors import CheckpointError
 from outpace.models.arch import TargetConfig
 from outpace.models.gguf.checkpoint import read_gguf
 from outpace.models.hf.config import read_target
@@ -80,7 +81,8 @@ def load_target(
         weights: whether those that the checkpoint packs stay packed.
 
     Raises:
-        CheckpointError: it cannot be read, is not served, or its tensors do not fit its configuration.
+        CheckpointError: it cannot be read, is not served, its tensors do not fit its configuration, or there is no
+            memory for it.
         ConfigError: the ranks cannot share it evenly, or `weights` asks for what cannot be.
     """
     described = describe_target(source)
@@ -97,7 +99,25 @@ def load_target(
         expert_prefix=expert_prefix(config.architecture),
         products=PRODUCTS,
     )
-    model = Target(config, group=group, dtype=dtype, device=device, packing=packing)
+    try:
+        model = Target(config, group=group, dtype=dtype, device=device, packing=packing)
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        raise CheckpointError(_no_room(described, source, group, dtype, torch.device(device), error)) from error
     model.load(tensors)
     notes = described.notes if said is None else (*described.notes, said)
     return LoadedTarget(config=config, model=model, tokenizer=described.tokenizer, source=source, notes=notes)
+
+
+def _no_room(
+    described: Described, source: Source, group: Group, dtype: torch.dtype, device: torch.device, error: RuntimeError
+) -> str:
+    """Before a weight is read: what the config says of sizes, and that the device has no such memory."""
+    whole = Target(described.config, group=group, dtype=dtype, device="meta")
+    num_bytes = sum(weight.numel() * weight.element_size() for weight in whole.parameters())
+    return (
+        f"{source.name}: its config describes weights of {num_bytes / 1e9:.1f} GB in {dtype}"
+        f"{'' if group.size == 1 else ' a rank'}, for which there is no memory on {device} "
+        f"({str(error).splitlines()[0]:.200}): take a smaller model, a narrower dtype, or more ranks (tensor_parallel)"
+    )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from outpace.config import Sums
 from outpace.distributed.group import Group
+from outpace.distributed.timing import captured, time_us
 from outpace.models.exchange import EPS, PeerExchange, open_exchange
 
 SIZES = ((1 << 12,), (1 << 14,), (1 << 16,), (1 << 18,), (1 << 19,))
@@ -102,34 +103,20 @@ def measure(
     rows = []
     for shape in shapes:
         part = torch.zeros(shape, dtype=torch.bfloat16, device=device)
-        graphs = {name: _graph(call, part) for name, call in calls.items()}
-        times: dict[str, list[float]] = {name: [] for name in graphs}
+        replays = {name: _replay(call, part) for name, call in calls.items()}
+        times: dict[str, list[float]] = {name: [] for name in replays}
         for _ in range(ROUNDS):
-            for name, graph in graphs.items():
-                times[name].append(_us(group, device, graph) / CALLS)
+            for name, replay in replays.items():
+                times[name].append(time_us(replay, group, device) / CALLS)
         medians = {f"{name}_us": round(median(found), 2) for name, found in times.items()}
         rows.append({"bytes": part.numel() * part.element_size(), **medians})
     return rows
 
 
-def _graph(call: Call, part: Tensor) -> torch.cuda.CUDAGraph:
+def _replay(call: Call, part: Tensor) -> Callable[[], None]:
+    """Of a graph of `CALLS` calls, which has run once."""
     call(part)
     torch.cuda.synchronize(part.device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's threads are at work
-        for _ in range(CALLS):
-            call(part)
-    graph.replay()
-    return graph
-
-
-def _us(group: Group, device: torch.device, graph: torch.cuda.CUDAGraph) -> float:
-    """Of a replay, which ranks begin together."""
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    group.all_reduce(torch.zeros(1, device=device))
-    began.record()
-    graph.replay()
-    ended.record()
-    torch.cuda.synchronize(device)
-    milliseconds: float = began.elapsed_time(ended)
-    return 1e3 * milliseconds
+    replay = captured(lambda: [call(part) for _ in range(CALLS)])
+    replay()
+    return replay

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -85,16 +86,18 @@ class Child:
                     yield message
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Ends it at once, and the ranks that it started: one that hangs would not notice, and keep its memory."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+            os.killpg(self.pid, signal.SIGKILL)
 
     async def end(self) -> str:
         """Hangs up, which ends it, kills it if that does not help, and says how it ended."""
         self._writer.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_END):
-                return _how_it_ended(await self._process.wait())
+                how = _how_it_ended(await self._process.wait())
+                self.kill()
+                return how
         self.kill()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_END):

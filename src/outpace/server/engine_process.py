@@ -33,19 +33,26 @@ class Inbox:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._messages: SimpleQueue[ToEngine] = SimpleQueue()
+        self._messages: SimpleQueue[ToEngine | None] = SimpleQueue()
+        """None only wakes."""
         Thread(target=self._read, name="inbox", daemon=True).start()
 
     def wait(self) -> list[ToEngine]:
-        """At least one message; sleeps until it is there."""
-        return [self._messages.get(), *self.take()]
+        """What is there, once there is something; sleeps until then. Nothing, if it was only woken."""
+        first = self._messages.get()
+        return self.take() if first is None else [first, *self.take()]
+
+    def wake(self) -> None:
+        """Ends `wait`, from any thread."""
+        self._messages.put(None)
 
     def take(self) -> list[ToEngine]:
         """What is there now."""
-        taken = []
+        taken: list[ToEngine] = []
         with suppress(Empty):
             while True:
-                taken.append(self._messages.get_nowait())
+                if (message := self._messages.get_nowait()) is not None:
+                    taken.append(message)
         return taken
 
     def _read(self) -> None:
@@ -135,8 +142,12 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
     serving = Serving(llm, outbox.put)
     serving.handle(others)
     pulse = Pulse(get_ident(), lambda: outbox.send(Beat()))
+    if llm.ranks is not None:
+        llm.ranks.when_they_end(inbox.wake)  # not the next request is to find that out
     while True:
         messages = inbox.take() if serving.busy else inbox.wait()
+        if llm.ranks is not None:
+            llm.ranks.check()
         pulse.stepped()
         serving.handle(messages)
         outbox.flush()

@@ -20,6 +20,7 @@ from typing import NoReturn
 import msgspec
 from llguidance import LLTokenizer
 
+from outpace.distributed.reading import exactly
 from outpace.engine.grammars.notation import build, source_of
 from outpace.engine.grammars.vocabulary import Vocabulary
 from outpace.errors import RequestError
@@ -49,8 +50,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def main(descriptor: int) -> None:
     """Tries grammars until the other side hangs up."""
     with socket.socket(fileno=descriptor) as control:
-        size = int.from_bytes(_exactly(control, PREFIX), "big")
-        vocabulary = msgspec.msgpack.decode(_exactly(control, size), type=Vocabulary)
+        try:
+            size = int.from_bytes(exactly(control, PREFIX), "big")
+            vocabulary = msgspec.msgpack.decode(exactly(control, size), type=Vocabulary)
+        except ConnectionError:
+            return
         index = vocabulary.indexed()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps children
         gc.freeze()
@@ -99,16 +103,6 @@ def _bound() -> None:
 def _tell(asked: socket.socket, said: bytes) -> None:
     with suppress(OSError):
         asked.sendall(said)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        data = connection.recv(size - len(found))
-        if not data:
-            sys.exit(0)
-        found += data
-    return bytes(found)
 
 
 def _all(connection: socket.socket) -> bytes:

@@ -17,15 +17,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from typing import TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 import msgspec
 import torch
 
 from outpace.distributed import rendezvous
+from outpace.distributed.group import Calls
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.workers import Worker
 from outpace.engine.ranks import orders
+from outpace.engine.ranks.failures import Failures
+from outpace.engine.ranks.likeness import unlike_versions, versions
 from outpace.engine.ranks.orders import Answer, Order
 from outpace.errors import EngineError
 
@@ -66,6 +69,10 @@ class Crew:
         self._lock = Lock()
         self._error: EngineError | None = None
         self._failed = Event()
+        self.calls = Calls()
+        """Of the group, once this rank has joined it."""
+        self._num_forwards = 0
+        self._failures = Failures(len(pipes), lambda: (self._num_forwards, self.calls.begun), self._failed)
         for rank in range(1, 1 + len(pipes)):
             Thread(target=self._watch, args=(rank,), name=f"rank {rank}", daemon=True).start()
         self._end = weakref.finalize(self, _end, pipes, workers)
@@ -77,17 +84,28 @@ class Crew:
         Raises:
             EngineError: one did not come up.
         """
-        workers = [Worker("outpace.engine.ranks.follower", settings) for _ in range(num_others)]
+        workers = [Worker("outpace.engine.ranks.follower", settings, grouped=True) for _ in range(num_others)]
         return cls([worker.connection for worker in workers], workers).complete()
 
     def complete(self) -> Crew:
         """This crew, once Python runs in all of its processes.
 
         Raises:
-            EngineError: one did not come up.
+            EngineError: one did not come up, or runs other versions.
         """
-        self.hear(orders.Here)
+        if unlike := unlike_versions([versions(), *(here.versions for here in self.hear(orders.Here))]):
+            self.fail(*unlike)
         return self
+
+    def fail(self, rank: int, why: str) -> NoReturn:
+        """Ends the group.
+
+        Raises:
+            EngineError: always.
+        """
+        self._fail(rank, why)
+        assert self._error is not None
+        raise self._error
 
     def close(self) -> None:
         """Ends the other ranks' processes; at the latest that happens when this process ends."""
@@ -126,8 +144,7 @@ class Crew:
                     answer = answers.get(timeout=0.2)
                     break
             if not isinstance(answer, kind):
-                self._fail(rank, f"it said {type(answer).__name__} where {kind.__name__} was due")
-                self.check()
+                self.fail(rank, f"it said {type(answer).__name__} where {kind.__name__} was due")
             found.append(cast(Kind, answer))
         return found
 
@@ -165,14 +182,38 @@ class Crew:
         try:
             yield
         except Exception as error:
+            if error is self._error:
+                raise
             raise self._explained(error) from error
         except BaseException:
             self._fail(0, "it was interrupted in the middle of a forward")
             raise
 
-    def _explained(self, error: BaseException) -> EngineError:
-        if not self._failed.wait(SECONDS_TO_NOTICE):
-            self._fail(0, f"it raised {type(error).__name__}: {error}")
+    @contextmanager
+    def in_forward(self) -> Iterator[None]:
+        """As `in_step`, but what a forward raises on all ranks at the same place is raised as it is, and they go on.
+
+        Raises:
+            EngineError: a rank died, or ranks did not raise alike.
+        """
+        self._num_forwards += 1
+        failed: Exception | None = None
+        with self.in_step():
+            try:
+                yield
+            except Exception as error:
+                if self.calls.begun != self.calls.ended or isinstance(error, EngineError):
+                    raise
+                if why := self._failures.why_alone():
+                    raise self._explained(error, f"; {why}") from error
+                failed = error
+        if failed is not None:
+            self.tell(orders.GoOn())
+            raise failed
+
+    def _explained(self, error: BaseException, more: str = "") -> EngineError:
+        if not self._failed.wait(0.0 if more else SECONDS_TO_NOTICE):
+            self._fail(0, f"it raised {type(error).__name__}: {error}{more}")
         assert self._error is not None
         return self._error
 
@@ -189,6 +230,12 @@ class Crew:
             self._compare(rank, checked)
         self.check()
 
+    def when_it_ends(self, call: Callable[[], None]) -> None:
+        """Calls this from a thread of its own once the group has ended, or now if it has."""
+        self.sets_free.append(call)
+        if self._failed.is_set():
+            call()
+
     def check(self) -> None:
         """Raises EngineError if the group has ended."""
         if self._error is not None:
@@ -203,6 +250,9 @@ class Crew:
                         pass
                     case orders.Checked():
                         self._compare(rank, answer)
+                    case orders.Raised():
+                        if why := self._failures.weigh(rank, answer):
+                            self._fail(rank, why)
                     case orders.Failed(message=message):
                         self._failed.wait(SECONDS_TO_EXPLAIN)
                         self._fail(rank, message)

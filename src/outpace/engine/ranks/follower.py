@@ -32,10 +32,11 @@ from outpace.engine.memory import free_bytes
 from outpace.engine.parts import load_parts
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.checksum import Checksum
+from outpace.engine.ranks.likeness import digests, versions
 from outpace.engine.ranks.orders import Order
 from outpace.engine.runner import Runner
 from outpace.engine.warm_up import compile_common
-from outpace.errors import OutpaceError
+from outpace.errors import EngineError, OutpaceError
 from outpace.models.source import locate
 from outpace.models.sums import settle as settle_sums
 from outpace.speculation.pair import Pair
@@ -65,18 +66,21 @@ def follow(pipe: Pipe[Order], here: Launched | None = None, store: Store | None 
     queue: SimpleQueue[Order] = SimpleQueue()
     Thread(target=_read, args=(pipe, queue), name="orders", daemon=True).start()
     try:
-        pipe.send(orders.Here())
+        pipe.send(orders.Here(versions=versions()))
         Thread(target=_beat, args=(pipe,), name="beat", daemon=True).start()
         runner = _ready(pipe, queue, here, store)
-        checksum = Checksum(runner.num_ahead)
+        forwards = _Forwards(runner, pipe, queue)
         with ExitStack() as phases:
             while True:
-                _obey(queue.get(), runner, checksum, pipe, phases)
+                _obey(queue.get(), runner, forwards, pipe, phases)
     except BaseException as error:
-        message = str(error) if isinstance(error, OutpaceError) else f"{type(error).__name__}: {error}"
         with suppress(PipeClosed):  # nobody is left to hear it
-            pipe.send(orders.Failed(message=message[:2000]))
+            pipe.send(orders.Failed(message=_said(error)))
         os._exit(FAILED)
+
+
+def _said(error: BaseException) -> str:
+    return (str(error) if isinstance(error, OutpaceError) else f"it raised {type(error).__name__}: {error}")[:2000]
 
 
 def _read(pipe: Pipe[Order], queue: SimpleQueue[Order]) -> None:
@@ -116,7 +120,14 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
         group=group,
         weights=load.weights,
     )
-    pipe.send(orders.Loaded(device=str(device), free_bytes=free_bytes(device), nccl=nccl.observed()))
+    pipe.send(
+        orders.Loaded(
+            device=str(device),
+            free_bytes=free_bytes(device),
+            checkpoints=digests(load.model, load.drafter),
+            nccl=nccl.observed(),
+        )
+    )
     settle = queue.get()
     assert isinstance(settle, orders.Settle)
     config = settle.config
@@ -133,12 +144,12 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
     return runner
 
 
-def _obey(order: Order, runner: Runner, checksum: Checksum, pipe: Pipe[Order], phases: ExitStack) -> None:
+def _obey(order: Order, runner: Runner, forwards: _Forwards, pipe: Pipe[Order], phases: ExitStack) -> None:
     match order:
         case orders.Cycle(plan=plan, masked=masked) | orders.Prefill(plan=plan, masked=masked):
-            _run(plan, THE_FIRST_RANKS if masked else None, runner, checksum, pipe)
+            forwards.run(plan, THE_FIRST_RANKS if masked else None)
         case orders.CatchUp(plan=plan):
-            _run(plan, None, runner, checksum, pipe)
+            forwards.run(plan, None)
         case orders.Provide():
             pipe.send(orders.Provided(done=runner.make_extras()))
         case orders.Withdraw():
@@ -161,10 +172,31 @@ def _obey(order: Order, runner: Runner, checksum: Checksum, pipe: Pipe[Order], p
             raise AssertionError(f"{type(order).__name__} came to a rank that runs already")
 
 
-def _run(plan: Plan, masks: Masks | None, runner: Runner, checksum: Checksum, pipe: Pipe[Order]) -> None:
-    seen = checksum.add(runner.enqueue(plan, masks))
-    if seen is not None:
-        pipe.send(orders.Checked(num_forwards=seen[0], checksum=seen[1]))
+class _Forwards:
+    """This rank's forwards, one after another."""
+
+    def __init__(self, runner: Runner, pipe: Pipe[Order], queue: SimpleQueue[Order]) -> None:
+        self._runner, self._pipe, self._queue = runner, pipe, queue
+        self._checksum = Checksum(runner.num_ahead)
+        self._num = 0
+
+    def run(self, plan: Plan, masks: Masks | None) -> None:
+        """Runs one. What it raises is over and done with if all ranks raised alike, else the end of this one."""
+        self._num += 1
+        calls = self._runner.target.group.calls
+        try:
+            ticket = self._runner.enqueue(plan, masks)
+        except Exception as error:
+            if calls.begun != calls.ended or isinstance(error, EngineError):
+                raise
+            message = _said(error)
+            self._pipe.send(orders.Raised(num_forwards=self._num, num_collectives=calls.begun, message=message))
+            if not isinstance(self._queue.get(), orders.GoOn):
+                raise  # the first rank had no error, and is further
+            return
+        seen = self._checksum.add(ticket)
+        if seen is not None:
+            self._pipe.send(orders.Checked(num_forwards=seen[0], checksum=seen[1]))
 
 
 if __name__ == "__main__":

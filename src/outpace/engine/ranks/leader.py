@@ -51,6 +51,7 @@ class Leader(Runner):
     def __init__(self, pair: Pair, config: ResolvedConfig, crew: Crew) -> None:
         super().__init__(pair, config)
         self._crew = crew
+        crew.calls = pair.target.group.calls
         self._checksum = Checksum(self.num_ahead)
 
     @contextmanager
@@ -64,13 +65,15 @@ class Leader(Runner):
         """Starts one forward on every rank; masks are made here and broadcast.
 
         Raises:
-            EngineError: a rank died, or ranks chose different tokens.
+            EngineError: a rank died, ranks chose different tokens, or some of them raised.
+            Exception: what the forward raised on all ranks alike; they can go on.
         """
         if self.target.group.rehearsal.on:
             return super().enqueue(plan, masks)
         self._crew.tell(orders.order_of(plan, masked=masks is not None))
-        with self._crew.in_step():
+        with self._crew.in_forward():
             ticket = super().enqueue(plan, masks)
+        with self._crew.in_step():
             self._crew.last = ticket.done
             seen = self._checksum.add(ticket)
         if seen is not None:

@@ -59,6 +59,10 @@ class CatchUp(_Message, frozen=True, kw_only=True):
     plan: CatchUpPlan
 
 
+class GoOn(_Message, frozen=True, kw_only=True):
+    """All ranks `Raised` alike: what comes next is an order as any other."""
+
+
 class Provide(_Message, frozen=True, kw_only=True):
     """`Runner.make_extras`, to be answered with `Provided`."""
 
@@ -108,7 +112,9 @@ class End(_Message, frozen=True, kw_only=True):
 
 
 class Here(_Message, frozen=True, kw_only=True):
-    """A rank's process has started."""
+    """A rank's process has started. The first message, so that other versions' still are understood."""
+
+    versions: str = "another version"
 
 
 class Beat(_Message, frozen=True, kw_only=True):
@@ -120,6 +126,8 @@ class Loaded(_Message, frozen=True, kw_only=True):
 
     device: str
     free_bytes: int
+    checkpoints: tuple[str, ...]
+    """What it read, by `likeness.digests`."""
     nccl: dict[str, str]
     """Settings as the rank's process sees them."""
 
@@ -141,6 +149,16 @@ class Checked(_Message, frozen=True, kw_only=True):
     checksum: int
 
 
+class Raised(_Message, frozen=True, kw_only=True):
+    """A forward raised in this rank, which waits for `GoOn`."""
+
+    num_forwards: int
+    """Begun in this rank, this one included."""
+    num_collectives: int
+    """Begun in this rank."""
+    message: str
+
+
 class Failed(_Message, frozen=True, kw_only=True):
     """The rank raised, and ends."""
 
@@ -148,8 +166,8 @@ class Failed(_Message, frozen=True, kw_only=True):
 
 
 ForTiming = Occupy | PutBack | Vacate | TimePhases
-Order = Load | Settle | Cycle | Prefill | CatchUp | Provide | Withdraw | Compile | Capture | ForTiming | End
-Answer = Here | Beat | Loaded | Settled | Provided | Checked | Failed
+Order = Load | Settle | Cycle | Prefill | CatchUp | GoOn | Provide | Withdraw | Compile | Capture | ForTiming | End
+Answer = Here | Beat | Loaded | Settled | Provided | Checked | Raised | Failed
 
 
 def order_of(plan: Plan, *, masked: bool) -> Order:

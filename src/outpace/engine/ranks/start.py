@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from outpace.engine.ranks import orders
 from outpace.engine.ranks.crew import Crew
 from outpace.engine.ranks.follower import follow
 from outpace.engine.ranks.leader import Leader
+from outpace.engine.ranks.likeness import digests, unlike_files
 from outpace.engine.ranks.orders import Order
 from outpace.engine.resolve import Wanted
 from outpace.errors import ConfigError
@@ -31,12 +33,18 @@ from outpace.speculation.pair import Pair
 
 
 def check_ranks(config: EngineConfig) -> None:
-    """Refuses settings of NCCL that are none, or that nothing would read.
+    """Refuses settings of NCCL that are none, or that nothing would read, and to be one of several ranks alone.
 
     Raises:
         ConfigError: names the setting.
     """
     nccl.parse(config.nccl)
+    here = launched() if config.tensor_parallel == 1 else None
+    if here is not None and here.size > 1:
+        raise ConfigError(
+            f"tensor_parallel is 1, but torchrun started {here.size} ranks: make them equal, or unset RANK and "
+            "WORLD_SIZE in processes that share nothing"
+        )
     if config.nccl and config.tensor_parallel == 1:
         raise ConfigError(f"nccl is {list(config.nccl)}, but one rank alone has no use for it: set tensor_parallel")
 
@@ -61,7 +69,7 @@ def _torchrun(here: Launched, size: int) -> tuple[Store, Crew]:
 class Ranks:
     """All ranks of one LLM, this process's being the first. `start` makes them."""
 
-    def __init__(self, group: Group, device: torch.device, crew: Crew, asked: dict[str, str]) -> None:
+    def __init__(self, group: Group, device: torch.device, crew: Crew, asked: Wanted) -> None:
         self.group, self.device = group, device
         self._crew, self._asked = crew, asked
         self._others: list[orders.Loaded] = []
@@ -69,6 +77,14 @@ class Ranks:
     def close(self) -> None:
         """Ends the other ranks."""
         self._crew.close()
+
+    def check(self) -> None:
+        """Raises EngineError if a rank has died."""
+        self._crew.check()
+
+    def when_they_end(self, call: Callable[[], None]) -> None:
+        """Calls this, from another thread, once a rank has died."""
+        self._crew.when_it_ends(call)
 
     @classmethod
     def start(cls, asked: Wanted) -> Ranks:
@@ -115,15 +131,18 @@ class Ranks:
             crew.sets_free.append(group.exchange.stop)
         if own.type == "cuda":
             torch.cuda.set_device(own)  # of this thread; the other one was for waiting
-        return cls(group, own, crew, settings)
+        return cls(group, own, crew, asked)
 
     def free_bytes(self) -> int:
         """Memory that is free on every rank once all have loaded.
 
         Raises:
-            EngineError: a rank could not load its share.
+            EngineError: a rank could not load its share, or read other files.
         """
+        own = digests(str(self._asked.source.path), self._asked.drafter)
         self._others = self._crew.hear(orders.Loaded)
+        if unlike := unlike_files([own, *(other.checkpoints for other in self._others)]):
+            self._crew.fail(*unlike)
         return min(free_bytes(self.device), *(other.free_bytes for other in self._others))
 
     def settle(self, config: ResolvedConfig) -> None:
@@ -145,7 +164,7 @@ class Ranks:
             "backend": "nccl" if self.device.type == "cuda" else "gloo",
             "sums": f"parts gathered and added in rank order up to {MAX_GATHERED} rows, all-reduce beyond",
             "gathering": dict(self.group.sums),
-            "nccl_asked": self._asked,
+            "nccl_asked": nccl.parse(self._asked.config.nccl),
             "ranks": [
                 {"device": device, "nccl_observed": observed} for device, observed in zip(devices, seen, strict=True)
             ],

@@ -45,6 +45,24 @@ def flag_bytes(num_programs: int, size: int) -> int:
 
 
 @triton.jit
+def peers(address_ptr, rank, FLAGS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    """(which of [WIDTH] are ranks, where each has its flags, where this rank has its memory)."""
+    ranks = tl.arange(0, WIDTH)
+    there = ranks < SIZE
+    flag_ptrs = (tl.load(address_ptr + ranks, mask=there, other=0) + FLAGS).to(tl.pointer_type(tl.int32))
+    return there, flag_ptrs, tl.load(address_ptr + rank)
+
+
+@triton.jit
+def joined(part_ptr, place, real, stride, PARTS: tl.constexpr):
+    """This rank's part, or the sum of its summands in order."""
+    total = tl.load(part_ptr + place, mask=real, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(part_ptr + part * stride.to(tl.int64) + place, mask=real, other=0.0)
+    return total
+
+
+@triton.jit
 def meet(flag_ptrs, heard_ptrs, there, epoch, stop_ptr, WIDTH: tl.constexpr, POLLS: tl.constexpr):
     """Returns when this program's like on every rank has written what it had to, and all of it is seen here.
 
@@ -88,21 +106,15 @@ def _exchange(
     column = tl.arange(0, BLOCK)
     place = program * BLOCK + column
     real = place < num_elements
-    ranks = tl.arange(0, WIDTH)
-    there = ranks < SIZE
-    flag_ptrs = tl.load(address_ptr + ranks, mask=there, other=0).to(tl.pointer_type(tl.int32))
-    own = tl.load(address_ptr + rank)
+    there, flag_ptrs, own = peers(address_ptr, rank, 0, SIZE, WIDTH)
     wait(PDL)
     epoch = tl.load(epoch_ptr + program) + 1
-    total = tl.load(part_ptr + place, mask=real, other=0.0)
-    for part in tl.static_range(1, PARTS):
-        total += tl.load(part_ptr + part * num_elements.to(tl.int64) + place, mask=real, other=0.0)
-    x = total.to(out_ptr.dtype.element_ty)
+    x = joined(part_ptr, place, real, num_elements, PARTS).to(out_ptr.dtype.element_ty)
     slot = ((epoch & 1) * PROGRAMS + program) * SIZE
     for peer in tl.static_range(SIZE):
         blocks = (tl.load(address_ptr + peer) + DATA).to(out_ptr.dtype)
         tl.store(tl.multiple_of(blocks + (slot + rank) * BLOCK, 16) + column, x)
-    heard_ptrs = own.to(tl.pointer_type(tl.int32)) + program * WIDTH + ranks
+    heard_ptrs = own.to(tl.pointer_type(tl.int32)) + program * WIDTH + tl.arange(0, WIDTH)
     meet(flag_ptrs + program * WIDTH + rank, heard_ptrs, there, epoch, stop_ptr, WIDTH, POLLS)
     blocks = (own + DATA).to(out_ptr.dtype)
     for peer in tl.static_range(SIZE):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outpace.kernels.gpu import exchange
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.exchange import POLLS, WIDEST, flag_bytes, meet
+from outpace.kernels.gpu.exchange import POLLS, WIDEST, flag_bytes, joined, meet, peers
 
 ROWS = 64
 """Most rows."""
@@ -60,24 +60,18 @@ def _exchange_norm(
     column = tl.arange(0, BLOCK)
     real = column < num_columns
     weight = tl.load(weight_ptr + column, mask=real, other=0.0).to(tl.float32)
-    ranks = tl.arange(0, WIDTH)
-    there = ranks < SIZE
-    flags = (tl.load(address_ptr + ranks, mask=there, other=0) + FLAGS).to(tl.pointer_type(tl.int32))
-    own = tl.load(address_ptr + rank)
+    there, flag_ptrs, own = peers(address_ptr, rank, FLAGS, SIZE, WIDTH)
     wait(PDL)
     epoch = tl.load(epoch_ptr + row) + 1
     place = row.to(tl.int64) * num_columns + column
-    part = tl.load(part_ptr + place, mask=real, other=0.0)
-    for more in tl.static_range(1, PARTS):
-        part += tl.load(part_ptr + more * part_stride.to(tl.int64) + place, mask=real, other=0.0)
-    sent = part.to(x_ptr.dtype.element_ty)
+    sent = joined(part_ptr, place, real, part_stride, PARTS).to(x_ptr.dtype.element_ty)
     slot = ((epoch & 1) * ROWS + row) * SIZE
     for peer in tl.static_range(SIZE):
         lines = (tl.load(address_ptr + peer) + DATA).to(x_ptr.dtype)
         tl.store(tl.multiple_of(lines + (slot + rank) * COLUMNS, 16) + column, sent, mask=real)
     x = tl.load(x_ptr + row.to(tl.int64) * x_stride + column, mask=real, other=0.0)
-    heard = (own + FLAGS).to(tl.pointer_type(tl.int32)) + row * WIDTH + ranks
-    meet(flags + row * WIDTH + rank, heard, there, epoch, stop_ptr, WIDTH, POLLS)
+    heard_ptrs = (own + FLAGS).to(tl.pointer_type(tl.int32)) + row * WIDTH + tl.arange(0, WIDTH)
+    meet(flag_ptrs + row * WIDTH + rank, heard_ptrs, there, epoch, stop_ptr, WIDTH, POLLS)
     lines = tl.multiple_of((own + DATA).to(x_ptr.dtype) + slot * COLUMNS, 16)
     delta = tl.load(lines + column, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32)
     for peer in tl.static_range(1, SIZE):

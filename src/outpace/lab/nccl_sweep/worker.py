@@ -18,8 +18,9 @@ from outpace.distributed import nccl
 from outpace.distributed.group import Group
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import device_of, join, leave, reach_store
+from outpace.distributed.timing import captured, time_us
 from outpace.engine.devices import DTYPES
-from outpace.lab.collectives import CALLS, captured, time_us
+from outpace.lab.collectives import CALLS
 from outpace.lab.nccl_sweep.orders import Cell, Failed, Job, Mode, Operation, Timed
 
 REPEATS = 15
@@ -80,7 +81,7 @@ def _cells(group: Group, device: torch.device, operation: Operation, rows: int, 
 
 
 def _median_us(run: Callable[[], None], group: Group, device: torch.device) -> float:
-    return median([time_us(run, group, device) for _ in range(2 + REPEATS)][2:])
+    return median([time_us(run, group, device) / CALLS for _ in range(2 + REPEATS)][2:])
 
 
 if __name__ == "__main__":

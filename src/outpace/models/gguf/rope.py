@@ -39,7 +39,7 @@ def read_rope(file: GgufFile, fields: Fields, head_dim: int, max_positions: int)
             f"{fields.origin}: rope.dimension_count is {rotated}; only models that rotate all {head_dim} dimensions "
             "of a head are supported"
         )
-    rope = _scaled(fields, RopeConfig(theta=fields.number("rope.freq_base", 10_000.0)), max_positions)
+    rope = _scaled(fields, RopeConfig(theta=fields.number("rope.freq_base", 10_000.0, above=1.0)), max_positions)
     if FREQUENCY_DIVISORS not in file.tensors:
         return rope
     divisors_R = file.load(FREQUENCY_DIVISORS).astype(np.float64)

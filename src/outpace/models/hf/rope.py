@@ -88,7 +88,7 @@ def _kind(fields: Fields) -> RopeKind:
 
 
 def _rope(fields: Fields, kind: RopeKind, max_positions: int) -> RopeConfig:
-    theta = fields.number("rope_theta", DEFAULT_THETA)
+    theta = fields.number("rope_theta", DEFAULT_THETA, above=1.0)
     if kind == "default":
         return RopeConfig(theta=theta)
     if kind == "linear":

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from outpace.errors import CheckpointError
-from outpace.models.fields import read_json
+from outpace.models.fields import check_file, read_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -35,7 +35,7 @@ class Shards(Mapping[str, Tensor]):
         try:
             tensor: Tensor = self._open(path).get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise _unreadable(path, error) from error
+            raise CheckpointError(f"{path}: tensor {name} cannot be read ({error})") from error
         return tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -54,8 +54,8 @@ def read_safetensors(directory: Path) -> Shards:
     """The tensors of a directory; only headers are read now, and all of them are.
 
     Raises:
-        CheckpointError: there are no safetensors, a shard that the index names is missing or lacks a tensor, or a
-            file is not whole.
+        CheckpointError: there are no safetensors, the index names a shard that is missing or does not hold just what
+            it says, or a file is not whole.
     """
     index = directory / INDEX
     if not (directory / SINGLE).exists() and index.exists():
@@ -91,26 +91,36 @@ def _indexed(index: Path) -> dict[str, Path]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} has no weight_map; fetch the checkpoint again")
+    names_of: dict[str, list[str]] = {}
+    for name, shard in weight_map.items():
+        names_of.setdefault(str(shard), []).append(name)
+    there = {path.name for path in index.parent.iterdir()}
+    for shard in sorted(names_of):
+        if Path(shard).name != shard or shard not in there:
+            raise CheckpointError(f"{index.name} names {shard!r:.200}, which is not in {index.parent}; fetch that file")
     file_of: dict[str, Path] = {}
-    for shard in sorted({str(shard) for shard in weight_map.values()}):
+    for shard, names in sorted(names_of.items()):
         path = index.parent / shard
-        if Path(shard).name != shard or not path.exists():
-            raise CheckpointError(f"{index.name} names {shard}, which is not in {index.parent}; fetch that file")
-        names = [name for name, where in weight_map.items() if where == shard]
-        if absent := sorted(set(names) - set(_names(path))):
+        held = set(_names(path))
+        if absent := sorted(set(names) - held):
             raise CheckpointError(f"{path} lacks {absent[0]}, which {index.name} says it holds; fetch both files again")
+        if extra := sorted(held - set(names)):
+            raise CheckpointError(
+                f"{path} holds {extra[0]}, which {index.name} says is in {weight_map.get(extra[0], 'no shard')}; it "
+                "would be ignored: fetch both files again"
+            )
         file_of |= dict.fromkeys(names, path)
     return file_of
 
 
 def _names(path: Path) -> list[str]:
     try:
+        size = check_file(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); fetch it again") from error
+    try:
         with safe_open(path, framework="pt") as opened:
             return list(opened.keys())
     except (SafetensorError, OSError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    size = path.stat().st_size if path.exists() else 0
-    return CheckpointError(f"{path} ({size} bytes) is not a whole safetensors file ({error}); fetch it again")
+        message = f"{path} ({size} bytes) is not a whole safetensors file ({error}); fetch it again"
+        raise CheckpointError(message) from error

@@ -39,6 +39,8 @@ from outpace.models.text.tokenizer_files import (
 from outpace.models.text.tokenizer_parts import TokenizerParts
 
 VOCABULARY = "tiktoken.model"
+MAX_TOKEN_BYTES = 1024
+"""Longer ones are refused: how a token may be merged takes the square of its length to find out."""
 NUM_CONTROL = 256
 """Ids behind the vocabulary that are control tokens."""
 MAX_RUN = 25_000
@@ -136,6 +138,8 @@ def _read_ranks(file: Path) -> dict[bytes, int]:
             content, index = base64.b64decode(token, validate=True), int(rank)
         except (ValueError, binascii.Error) as error:
             raise CheckpointError(f"{file}, line {number}: {line!r:.60} is no token in base64 and its rank") from error
+        if len(content) > MAX_TOKEN_BYTES:
+            raise CheckpointError(f"{file}, line {number}: a token of {len(content)} bytes; {MAX_TOKEN_BYTES} are most")
         if index != len(ranks) or content in ranks or not content:
             raise CheckpointError(
                 f"{file}, line {number}: token {content!r:.40} has rank {index}; tokens must differ, and their ranks "
