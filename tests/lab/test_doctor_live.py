@@ -87,7 +87,8 @@ def test_ours_tells_what_plain_decoding_costs() -> None:
     assert of(page, "control do now").answer == "k = 3"
     assert of(page, "are cycles graphs").answer == "no"
     assert of(page, "accepted").answer == "accept length 3.00"
-    assert any("by position" in unknown.question for unknown in page.unknown)
+    assert found.run.per_position == (1.0, 1.0, 0.0, 0.0)
+    assert not any("by position" in unknown.question for unknown in page.unknown)
 
 
 @pytest.mark.parametrize("state", [{}, {"now": None}, {"now": {"control": []}}, {"now": {"control": {"costs": [1]}}}])
@@ -97,6 +98,12 @@ def test_a_state_that_lacks_things_is_no_error(state: dict[str, Any]) -> None:
     page = judged(seen(fake))
     assert of(page, "does speculation pay").answer == "unknown"
     assert any("whether speculation pays" in unknown.question for unknown in page.unknown)
+
+
+def test_settings_of_one_name_are_the_engines() -> None:
+    """Control's own k is what it chose."""
+    found = seen(Working(engine="outpace"))
+    assert found.run.asked["k"].value == 4 and found.run.max_accept_length == 5
 
 
 def test_vllm_tells_positions_and_no_settings() -> None:

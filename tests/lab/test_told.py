@@ -75,6 +75,33 @@ def test_sglang_when_it_is_asked() -> None:
     assert found is not None and found.cycles == 43, "an event of its own, before the usage"
 
 
+OURS = {"accept_length": 2.5, "cycles": 40, "drafted": 60, "accepted": 50}
+
+
+def test_ours_tells_where_it_drafted() -> None:
+    """Plain steps are cycles that judged no draft: they say nothing of the drafter."""
+
+    def ours(**places: Any) -> Speculation | None:
+        usage = {"prompt_tokens": 5, "completion_tokens": 101, "speculation": OURS | places}
+        text = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}
+        return answered(text, {"choices": [], "usage": usage}).speculation
+
+    def by_position(*told: Speculation | None) -> tuple[float, ...]:
+        found = of_requests(
+            [Answer(id=str(n), set="s", sent_s=0.0, ended_s=1.0, speculation=each) for n, each in enumerate(told)]
+        )
+        assert found is not None
+        return found.by_position
+
+    some = ours(drafted_at=[20, 20, 20], accepted_at=[20, 18, 12])
+    assert some is not None and (some.emitted, some.accepted_at) == (100, (20.0, 18.0, 12.0))
+    assert by_position(some) == (1.0, 0.9, 0.6)
+    plain = ours(drafted=0, accepted=0, accept_length=1.0, drafted_at=[], accepted_at=[])
+    assert by_position(some, plain) == (1.0, 0.9, 0.6)
+    assert by_position(plain) == ()
+    assert by_position(some, ours(drafted_at="x", accepted_at=[1, "2"])) == (), "places of some are not those of all"
+
+
 def test_counts_alone_imply_the_cycles() -> None:
     details = {"reasoning_tokens": 0, "accepted_prediction_tokens": 60, "rejected_prediction_tokens": 100}
     expected = Speculation(emitted=100, cycles=40, drafted=160, accepted=60)

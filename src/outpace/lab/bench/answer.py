@@ -37,6 +37,8 @@ class Speculation:
     accepted: float | None = None
     accepted_at: tuple[float, ...] = ()
     """Accepted at each place of a draft."""
+    drafted_at: tuple[float, ...] = ()
+    """Cycles that made a draft at each place; not told where every cycle makes one at every place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

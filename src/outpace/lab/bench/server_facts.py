@@ -9,8 +9,12 @@ from httpx2 import Response
 
 from outpace.errors import ConfigError
 from outpace.lab.bench.endpoint import Endpoint, without_secrets
+from outpace.lab.bench.told import part
 
 Engine = Literal["outpace", "vllm", "sglang", "unknown"]
+
+STATE = "/v1/outpace/state"
+"""What a server of ours tells of itself: `version`, `settings` as resolved, `now`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +77,8 @@ def _listed(response: Response | None) -> list[dict[str, Any]]:
 
 async def _engine(endpoint: Endpoint, metrics: str, owner: str) -> tuple[Engine, dict[str, Any], str | None]:
     if "outpace_" in metrics or owner == "outpace":
-        settings = (await endpoint.get_json("/v1/outpace/state")).get("settings") or {}
-        return "outpace", settings, settings.get("outpace")
+        state = await endpoint.get_json(STATE)
+        return "outpace", dict(part(state.get("settings"))), state.get("version")
     if "sglang:" in metrics or owner == "sglang":
         settings = await endpoint.get_json("/server_info") or await endpoint.get_json("/get_server_info")
         return "sglang", settings, settings.get("version")

@@ -2,7 +2,7 @@
 
 | server | where | cycles | accepted by place |
 |---|---|---|---|
-| ours | `usage.speculation` | told | no |
+| ours | `usage.speculation` | told | `accepted_at`, of `drafted_at` |
 | vLLM (pull request 48915) | `metrics.speculative_decoding` | `num_spec_steps` | a histogram |
 | SGLang, if asked (pull request 33518) | `sglext.spec_tokens_details` | `spec_verify_ct` | a histogram |
 | SGLang's usage, others' | `usage.completion_tokens_details` | tokens that no draft brought | no |
@@ -51,9 +51,13 @@ def speculation(usage: Mapping[str, Any], beside: Mapping[str, Any]) -> Speculat
     tokens = whole(usage.get("completion_tokens"))
     ours = part(usage.get("speculation"))
     if (cycles := whole(ours.get("cycles"))) and isinstance(ours.get("accept_length"), int | float):
-        emitted = round(ours["accept_length"] * cycles)
         return Speculation(
-            emitted=emitted, cycles=cycles, drafted=whole(ours.get("drafted")), accepted=whole(ours.get("accepted"))
+            emitted=round(ours["accept_length"] * cycles),
+            cycles=cycles,
+            drafted=whole(ours.get("drafted")),
+            accepted=whole(ours.get("accepted")),
+            accepted_at=_counts(ours.get("accepted_at")),
+            drafted_at=_counts(ours.get("drafted_at")),
         )
     accepted = _first(beside, ACCEPTED)
     if (steps := _first(beside, STEPS)) and accepted is not None:
@@ -88,6 +92,13 @@ def _places(histogram: Any) -> tuple[float, ...]:
     if not isinstance(histogram, Sequence) or any(whole(count) is None for count in histogram):
         return ()
     return tuple(float(sum(histogram[place + 1 :])) for place in range(min(MOST_PLACES, len(histogram) - 1)))
+
+
+def _counts(told: Any) -> tuple[float, ...]:
+    """Counts by place; () where it is no list of such."""
+    if not isinstance(told, list) or any(whole(count) is None for count in told):
+        return ()
+    return tuple(map(float, told[:MOST_PLACES]))
 
 
 def _first(values: Mapping[str, Any], names: Sequence[str]) -> int | None:

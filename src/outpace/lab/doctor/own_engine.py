@@ -92,7 +92,6 @@ def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, flo
     name = llm.target.source.name
     cycles = max(1, speculative.stats.cycles)
     asked = {"k": llm.config.k, "num_speculative_tokens": llm.config.k}
-    positions = [accepted / cycles for accepted in speculative.stats.accepted_at]
     return Case(
         subject=Run(
             source=name,
@@ -102,7 +101,7 @@ def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, flo
             running=1,
             windows=_windows(f"{name} with its drafter", speculative, speculative=True),
             phases=[Phases(Cite(name), cycles, {part: 1e3 * cycles * s for part, s in phases.items()})],
-            per_position=positions,
+            per_position=speculative.stats.acceptance_by_position,
             per_position_cite=Cite(name),
         ),
         plain_run=Run(
