@@ -15,7 +15,6 @@ from outpace.errors import ConfigError, RequestError
 from outpace.lab import demo
 from outpace.lab.demo import Contender, DemoSettings, run_demo
 from outpace.lab.lossless import Tape, judge
-from outpace.lab.phases import measure_phases
 from outpace.lab.timing import Timing, time_answer
 
 PROMPTS = ("one", "another")
@@ -97,9 +96,10 @@ def test_the_report(llm: LLM) -> None:
     assert [p["prompt"] for p in found["prompts"]] == list(PROMPTS)
     assert found["machine"]["cores"] >= 1
     phases = found["phases_ms"]
-    assert phases["draft"] > 0
-    assert phases["verify"] > 0
-    assert phases["cycle"] == pytest.approx(phases["draft"] + phases["verify"] + phases["rest"], rel=1e-2)
+    parts = [phases[name] for name in ("draft", "verify", "accept", "gap")]
+    assert min(parts) > 0
+    assert phases["cycle"] == pytest.approx(sum(parts), rel=1e-2)
+    assert abs(found["residual"]) < 0.25, "the engine timed the very cycles that the client timed"
 
 
 def test_only_contenders_that_the_first_pass_did_not_run_are_warmed_up(
@@ -156,9 +156,3 @@ def test_timing_counts_what_came_after_the_first_wait(llm: LLM) -> None:
     assert timing.cycles == len(seen) - 1
     assert timing.accept_length == pytest.approx(seen[-1].stats.accept_length)
     assert timing.tok_s == pytest.approx(timing.accept_length / timing.cycle_s)
-
-
-def test_plain_phases_have_no_draft(llm: LLM) -> None:
-    phases = measure_phases(engine(llm.target, **ENGINE), [3, 1, 4], SamplingParams(max_tokens=8))
-    assert phases.draft_s == 0.0
-    assert 0 < phases.verify_s < phases.cycle_s

@@ -158,10 +158,24 @@ def test_cycles_of_the_window_and_their_gaps_are_the_clocks() -> None:
     with cycle_times(llm) as times:
         window = decode(llm, PROMPTS[0], SamplingParams(max_tokens=40), contextlib.nullcontext())
     phases, gap = times.since(window.began)
-    assert sum(at >= window.began for at, _ in times.found) == window.cycles
+    assert sum(cycle.at >= window.began for cycle in times.found) == window.cycles
     assert (sum(phases.values()) + gap) * window.cycles == pytest.approx(window.seconds, rel=0.1)
     with pytest.raises(EngineError, match="before anything was timed"):
         decode(llm, PROMPTS[0], SamplingParams(max_tokens=2), contextlib.nullcontext())
+
+
+def test_what_lies_between_two_answers_is_no_gap() -> None:
+    llm = small()
+    with cycle_times(llm) as times:
+        with pytest.raises(EngineError, match="too short to time a cycle"):
+            times.since()
+        for _ in range(2):
+            llm.generate(PROMPTS[0], SamplingParams(max_tokens=20))
+            time.sleep(0.5)
+    phases, gap = times.since()
+    assert set(phases) == {"draft", "verify", "accept"}
+    assert [cycle.follows for cycle in times.found].count(False) == 2, "the first of each answer"
+    assert gap < 0.5 / len(times.found), "the sleep is in none"
 
 
 def test_a_gpus_two_ways_are_plumbed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """The demonstration: plain and speculative decoding of the same prompts in one run, and why one is faster.
 
-Three passes. The first shows the answers, warms everything up and checks losslessness. The second takes the cycles
-apart. The third only times: every contender answers every prompt, in mirrored order. The speedup is over the fastest
-plain decoding that this engine has on the machine, whatever number format that is.
+Two passes. The first shows the answers, warms everything up and checks losslessness. The second times: every contender
+answers every prompt, in mirrored order, and the engine's own clock takes the cycles apart. The speedup is over the
+fastest plain decoding that this engine has on the machine, whatever number format that is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from outpace.lab import reference
 from outpace.lab.compare import Sample, mirrored
 from outpace.lab.demo_report import DemoReport, Measured
 from outpace.lab.lossless import Tape, Taped, Verdict, judge
-from outpace.lab.phases import Phases, measure_phases
+from outpace.lab.profile.clock import cycle_times
+from outpace.lab.profile.contenders import phases_of
 from outpace.lab.timing import Timing, time_answer
 
 PROMPTS = (
@@ -84,16 +85,17 @@ def run_demo(llm: LLM, prompts: Sequence[str], settings: DemoSettings, watcher: 
     plain = LLM.from_parts(llm.target, None, llm.config)
     params = SamplingParams(max_tokens=settings.max_tokens)
     verdict, warm = _show(plain, llm, prompts, encoded, params, watcher)
-    watcher.progress("taking the cycles apart")
-    phases = _phases(llm, encoded, params)
     contenders = _contenders(plain, llm, params, settings, watcher)
-    timings = _time_all(contenders, warm, encoded, settings.num_rounds, watcher)
+    with cycle_times(llm) as times:
+        timings = _time_all(contenders, warm, encoded, settings.num_rounds, watcher)
+    phases, gap_s = phases_of(llm, times, middle(encoded), params)
     return DemoReport(
         model=llm.describe(),
         machine=facts,
         prompts=tuple(prompts),
         verdict=verdict,
-        phases=phases,
+        phases_s=phases,
+        gap_s=gap_s,
         measured=tuple(_measured(name, runs) for name, runs in timings.items()),
         seconds=time.perf_counter() - began,
     )
@@ -122,10 +124,9 @@ def _show(
     return verdict, frozenset({_contender(PLAIN, plain), _contender(SPECULATIVE, speculative)})
 
 
-def _phases(llm: LLM, encoded: Sequence[Sequence[int]], params: SamplingParams) -> Phases:
-    """Of the prompt in the middle by length, so that the context is typical."""
-    middle = sorted(encoded, key=len)[len(encoded) // 2]
-    return measure_phases(llm, middle, params)
+def middle(encoded: Sequence[Sequence[int]]) -> Sequence[int]:
+    """The prompt in the middle by length, so that the context is typical."""
+    return sorted(encoded, key=len)[len(encoded) // 2]
 
 
 def _contenders(

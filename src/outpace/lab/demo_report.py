@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from outpace.lab.breakeven import Balance
 from outpace.lab.compare import Interval, Sample, speed_ratio, total_tok_s
 from outpace.lab.lossless import Verdict
-from outpace.lab.phases import Phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,10 @@ class DemoReport:
     machine: dict[str, Any]
     prompts: Sequence[str]
     verdict: Verdict
-    phases: Phases
+    phases_s: Mapping[str, float]
+    """Of a cycle, by the engine's clock: draft, verify, accept."""
+    gap_s: float
+    """Between a cycle and the next, by the same clock."""
     measured: Sequence[Measured]
     seconds: float
 
@@ -72,22 +74,27 @@ class DemoReport:
         return speed_ratio(self.speculative.samples, self.plain.samples)
 
     @property
+    def inside_s(self) -> float:
+        """Seconds from one cycle to the next, as the engine's clock has them."""
+        return sum(self.phases_s.values()) + self.gap_s
+
+    @property
     def balance(self) -> Balance:
-        """Cycle and step as the timed runs had them; the cycle's parts are shares of it, measured in their own run."""
+        """Cycle and step as the client's clock had them; the cycle's parts are shares of it."""
         cycle_s = self.speculative.cycle_s
         return Balance(
             accept_length=self.speculative.accept_length,
             cycle_s=cycle_s,
             step_s=self.plain.cycle_s,
-            draft_s=cycle_s * self.phases.draft_s / self.phases.cycle_s,
-            verify_s=cycle_s * self.phases.verify_s / self.phases.cycle_s,
+            draft_s=cycle_s * self.phases_s["draft"] / self.inside_s,
+            verify_s=cycle_s * self.phases_s["verify"] / self.inside_s,
             k=self.k,
         )
 
     @property
     def residual(self) -> float:
         """Part of the client's tok/s that accept length ÷ the cycle time measured from inside does not explain."""
-        return 1.0 - self.balance.accept_length / self.phases.cycle_s / self.speculative.tok_s
+        return 1.0 - self.balance.accept_length / self.inside_s / self.speculative.tok_s
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON; times in milliseconds."""
@@ -127,10 +134,9 @@ class DemoReport:
     def _phases_ms(self) -> dict[str, float]:
         seconds = {
             "plain_step": self.plain.cycle_s,
-            "cycle": self.phases.cycle_s,
-            "draft": self.phases.draft_s,
-            "verify": self.phases.verify_s,
-            "rest": self.phases.rest_s,
+            "cycle": self.inside_s,
+            **self.phases_s,
+            "gap": self.gap_s,
         }
         return {name: round(1000 * value, 3) for name, value in seconds.items()}
 

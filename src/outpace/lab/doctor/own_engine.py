@@ -10,13 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outpace import LLM, Chunk, RequestStats, SamplingParams
-from outpace.errors import EngineError
 from outpace.lab.compare import mirrored
 from outpace.lab.doctor.case import Case
 from outpace.lab.doctor.evidence import Phases, Run, Value, Window
 from outpace.lab.doctor.finding import Cite
-from outpace.lab.profile.clock import CycleTimes
-from outpace.lab.profile.contenders import graphs
 from outpace.lab.timing import Timing, time_answer
 
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
@@ -68,25 +65,6 @@ def time_one(llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams)
     return Timed(timings=tuple(t for t, _ in found), stats=RequestStats.total(stats for _, stats in found))
 
 
-def phases_of(llm: LLM, times: CycleTimes, prompt: Sequence[int], params: SamplingParams) -> dict[str, float]:
-    """Mean seconds of each phase: on a CPU of the very cycles that were timed, on a GPU of graphs that carry events.
-
-    Args:
-        llm: whose cycles they are.
-        times: what was kept of the cycles that were timed.
-        prompt: answered once more on a GPU.
-        params: of that answer.
-
-    Raises:
-        EngineError: no answer held a whole cycle.
-    """
-    if llm.device.type == "cuda":
-        return graphs(llm)([(prompt, params)]).phases
-    if not any(phases for _, phases in times.found):
-        raise EngineError("the answers were too short to time a cycle; ask for more tokens or use other prompts")
-    return times.since(0.0)[0]
-
-
 def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, float]) -> Case:
     """What was measured, with the seconds of each phase, as a case."""
     name = llm.target.source.name
@@ -127,8 +105,3 @@ def _timed(llm: LLM, ids: Sequence[int], params: SamplingParams) -> tuple[Timing
     chunks: list[Chunk] = []
     timing = time_answer(llm, ids, params, chunks.append)
     return timing, chunks[-1].stats
-
-
-def middle(prompts: Sequence[Sequence[int]]) -> Sequence[int]:
-    """The prompt in the middle by length, so that the context is typical."""
-    return sorted(prompts, key=len)[len(prompts) // 2]
