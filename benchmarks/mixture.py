@@ -27,14 +27,14 @@ from torch import Tensor
 from outpace.kernels.attention import PagedAttend
 from outpace.kernels.kv import slots_of
 from outpace.kernels.reuse import Reuse
-from outpace.lab import bench_line
-from outpace.lab.decoding import noise_pair
-from outpace.lab.mixture_parts import experts_of, parts_of, time_by_kernel
-from outpace.lab.mixture_rank import Drawn
-from outpace.lab.rank_shapes import RANKS
-from outpace.lab.rates import measure_rates
-from outpace.lab.replay import Timed
-from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.limits.rates import measure_rates
+from outpace.lab.shapes.drawn import Drawn
+from outpace.lab.shapes.mixture_parts import experts_of, parts_of, time_by_kernel
+from outpace.lab.shapes.ranks import RANKS
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.decoding import noise_pair
+from outpace.lab.timing.replay import Timed
+from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 
 Run = Callable[[], object]
 

@@ -9,10 +9,10 @@ import pytest
 from cli.fakes import FakeLLM
 from outpace.cli import demo as command
 from outpace.cli.main import main
-from outpace.lab.compare import Sample
-from outpace.lab.demo import PROMPTS, DemoSettings, Watcher
-from outpace.lab.demo_report import DemoReport, Measured
-from outpace.lab.lossless import Difference, Verdict
+from outpace.lab.demo.lossless import Difference, Verdict
+from outpace.lab.demo.report import DemoReport, Measured
+from outpace.lab.demo.run import PROMPTS, DemoSettings, Watcher
+from outpace.lab.timing.samples import Sample
 
 
 def measured(kind: str, dtype: str, seconds: Sequence[float], cycles: int) -> Measured:

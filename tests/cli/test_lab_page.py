@@ -18,9 +18,9 @@ from lab.fake_server import FakeServer
 from lab.records import gpu_profile
 from outpace.cli.main import main
 from outpace.fingerprint import machine
+from outpace.lab.limits.rates import Rates
 from outpace.lab.profile import run
 from outpace.lab.profile.record import SCHEMA as PROFILE_SCHEMA
-from outpace.lab.rates import Rates
 from outpace.lab.written import to_json
 from server.models import make_drafter, make_model
 

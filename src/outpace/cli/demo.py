@@ -13,11 +13,11 @@ from outpace.cli import options
 from outpace.cli.columns import Columns
 from outpace.cli.status import Status
 from outpace.fingerprint import machine, one_line
-from outpace.lab.compare import MIN_PROMPTS
-from outpace.lab.demo import ENGINE, PLAIN, PROMPTS, SPECULATIVE, DemoSettings, run_demo
-from outpace.lab.demo_report import DemoReport, Measured
-from outpace.lab.lossless import Difference
-from outpace.lab.timing import Timing
+from outpace.lab.demo.lossless import Difference
+from outpace.lab.demo.report import DemoReport, Measured
+from outpace.lab.demo.run import ENGINE, PLAIN, PROMPTS, SPECULATIVE, DemoSettings, run_demo
+from outpace.lab.timing.answer import Timing
+from outpace.lab.timing.samples import MIN_PROMPTS
 
 SUMMARY = "plain and speculative decoding side by side, measured, with the reason why"
 DESCRIPTION = """

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outpace.lab.bench.answer import Answer
-from outpace.lab.bench.interval import Rate, Spread, rate, spread, weighted_spread
 from outpace.lab.bench.load import Driven
 from outpace.lab.bench.settings import Load
+from outpace.lab.intervals.bootstrap import Rate, Spread, rate, spread, weighted_spread
 
 FIRST_EDGE = 256
 

@@ -12,7 +12,7 @@ from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
 from outpace.lab.bench.asks import read_asks
-from outpace.lab.demo import PROMPTS, middle
+from outpace.lab.demo.run import PROMPTS, middle
 from outpace.lab.doctor import wiring
 from outpace.lab.doctor.diagnosis import Diagnosis, diagnose
 from outpace.lab.doctor.finding import Unknown

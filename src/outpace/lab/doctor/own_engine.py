@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outpace import LLM, Chunk, RequestStats, SamplingParams
-from outpace.lab.compare import mirrored
 from outpace.lab.doctor.case import Case
 from outpace.lab.doctor.evidence import Phases, Run, Value, Window
 from outpace.lab.doctor.finding import Cite
-from outpace.lab.timing import Timing, time_answer
+from outpace.lab.timing.answer import Timing, time_answer
+from outpace.lab.timing.samples import mirrored
 
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
 """One request at a time, nothing kept, k drafts in every cycle: what is measured is speculation, not control."""

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from outpace.lab.bench.subject import Subject
 from outpace.lab.doctor import settings as doctor
 from outpace.lab.doctor.case import Case, measure
 from outpace.lab.doctor.evidence import Run
 from outpace.lab.experiments.record import Applied, State
-from outpace.lab.subject import Subject
 
 ALIASES = {"drafter": "drafter_source"}
 """Options of `outpace serve` that its settings hold under another name."""

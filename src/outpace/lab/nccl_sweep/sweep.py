@@ -15,11 +15,11 @@ from statistics import fmean, median
 from typing import Any
 
 from outpace.errors import EngineError
-from outpace.lab.compare import mirrored
+from outpace.lab.intervals.signed_ranks import Location, locate
 from outpace.lab.nccl_sweep.measure import Measured
 from outpace.lab.nccl_sweep.orders import Cell
 from outpace.lab.nccl_sweep.settings import Setting, spelled
-from outpace.lab.paired.location import Location, locate
+from outpace.lab.timing.samples import mirrored
 from outpace.models.parallel import MAX_GATHERED
 
 CONFIDENCE = 0.95

@@ -19,8 +19,8 @@ from outpace.distributed.group import Group
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import device_of, join, leave, reach_store
 from outpace.engine.devices import DTYPES
-from outpace.lab.collectives import CALLS, captured, time_us
 from outpace.lab.nccl_sweep.orders import Cell, Failed, Job, Mode, Operation, Timed
+from outpace.lab.timing.collectives import CALLS, captured, time_us
 
 REPEATS = 15
 _SAID = re.compile(r"(NCCL_[A-Z0-9_]+) set by environment to (.+?)\.?\s*$", re.MULTILINE)

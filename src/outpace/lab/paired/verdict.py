@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
+from outpace.lab.intervals.signed_ranks import Location, fewest, locate
 from outpace.lab.paired.blocks import Block, counted
-from outpace.lab.paired.location import Location, fewest, locate
 
 CONFIDENCE = 0.95
 CONTROL_CONFIDENCE = 0.99

@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from outpace import LLM, SamplingParams
 from outpace.engine import calibrate
-from outpace.lab.idle import rows_of
 from outpace.lab.profile.clock import CycleTimes, Window, cycle_times, decode
+from outpace.lab.profile.idle import rows_of
 from outpace.lab.profile.parts import COPIES, GAPS
 from outpace.lab.profile.record import PHASES
 from outpace.lab.profile.spans import SEPARATOR, watched

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outpace.lab.bench.interval import Spread
 from outpace.lab.bench.record import BenchRecord
-from outpace.lab.breakeven import Balance
-from outpace.lab.heat import by_acceptance_and_verify
+from outpace.lab.breakeven.balance import Balance
+from outpace.lab.breakeven.heat import by_acceptance_and_verify
+from outpace.lab.intervals.bootstrap import Spread
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, ProfileRecord
 from outpace.lab.profile.table import HOW, heading, rows

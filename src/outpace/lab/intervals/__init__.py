@@ -1,0 +1,1 @@
+"""Which intervals the lab has, and which is for what."""
