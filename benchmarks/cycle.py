@@ -21,8 +21,8 @@ from statistics import median
 from typing import Any
 
 from outpace.engine import calibrate
+from outpace.lab.limits.cycle import Limits, limits_of
 from outpace.lab.limits.rates import measure_rates
-from outpace.lab.limits.reads import Limits, limits_of
 from outpace.lab.profile.idle import trace_idle
 from outpace.lab.shapes.dense import random_models
 from outpace.lab.timing import bench_line

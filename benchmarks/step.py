@@ -21,8 +21,8 @@ from typing import Any
 from outpace import LLM
 from outpace.engine import calibrate
 from outpace.engine.devices import default_page_size
+from outpace.lab.limits.cycle import Limits, limits_of
 from outpace.lab.limits.rates import measure_rates
-from outpace.lab.limits.reads import Limits, limits_of
 from outpace.lab.shapes.dense import random_llm
 from outpace.lab.timing import bench_line
 from outpace.lab.timing.bench_line import Cell, cells_of

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from outpace.lab.limits.parts import verify_parts
+from outpace.lab.limits.cycle import Limits, cycle_parts, limits_of
+from outpace.lab.limits.parts import Least, touched
 from outpace.lab.limits.rates import Rates, copy_rate, matrix_rate, seconds_of
-from outpace.lab.limits.reads import Limits, limits_of, target_reads, touched
+from outpace.lab.limits.reads import target_reads
 from outpace.lab.shapes.dense import SHAPES
 from outpace.lab.shapes.drawn import Drawn
 from outpace.lab.shapes.ranks import RANKS, packing_of
@@ -81,10 +84,12 @@ def test_a_mixture_with_latent_attention_is_what_lies_in_memory(shape: str) -> N
     assert reads.expert == 2 * drawn.expert_bytes
     assert reads.kv_per_token == 3 * 2 * (16 + 8)
     assert touched(mixture, 1) == pytest.approx(mixture.num_chosen)
-    row = 2 * 3 * reads.embedding_row
-    parts = verify_parts(config, 2, 2, 3, 100, packing)
-    assert sum(part.num_bytes for part in parts.values()) + row == pytest.approx(reads.num_bytes(2, 3, 100), abs=1)
-    assert sum(part.flops for part in parts.values()) == 6 * (reads.flops_per_token + 100 * reads.flops_per_pair)
+    experts = reads.expert * touched(mixture, 6)
+    least = reads.least(2, 3, 100)
+    assert least.num_bytes == pytest.approx(
+        reads.weights + experts + 2 * (3 * reads.embedding_row + 100 * reads.kv_per_token)
+    )
+    assert least.flops == 6 * (reads.flops_per_token + 100 * reads.flops_per_pair)
 
 
 def test_a_rank_of_kimi_by_hand() -> None:
@@ -98,3 +103,36 @@ def test_a_rank_of_kimi_by_hand() -> None:
     mixed = 384 * hidden + 3 * 256 * hidden
     norms = 61 * (2 * hidden + 1536 + 512) + hidden
     assert reads.weights == 2 * (61 * attention + 60 * mixed + 3 * 2304 * hidden + 20480 * hidden + norms)
+
+
+def test_a_cycle_by_phase_and_part_by_hand() -> None:
+    cycle = cycle_parts(CONFIG, WIRING, 2, num_rows=1, k=3, context=100)
+    assert cycle["verify"]["fusion"].num_bytes == FUSION
+    assert cycle["verify"]["head"].num_bytes == 2 * 128256 * 4096
+    assert cycle["verify"]["attention"].num_bytes == 100 * KV
+    assert cycle["draft"]["head"].num_bytes == 3 * 2 * 32000 * 4096
+    assert cycle["draft"]["attention"].num_bytes == 3 * 100 * DRAFTER_KV
+    assert cycle["accept"]["sampling"].num_bytes == 2 * 4 * 128256
+    drafting = sum(part.num_bytes for name, part in cycle["draft"].items() if name != "sampling")
+    assert drafting == 3 * (DRAFTER + 100 * DRAFTER_KV)
+    assert cycle_parts(CONFIG, None, 2, num_rows=1, k=0, context=100).keys() == {"verify", "accept"}
+
+
+def test_least_is_whichever_takes_longer() -> None:
+    rates = Rates(copy_bytes_s=1e9, matrix_flops_s=1e12)
+    assert Least(2e9, 1e12).seconds(rates) == 2.0 and Least(1e9, 3e12).seconds(rates) == 3.0
+    assert Least(2e9, 1e12).times(3) == Least(6e9, 3e12)
+
+
+def test_norms_and_biases_are_read_and_not_multiplied() -> None:
+    changed = replace(CONFIG, qk_norm=True, qkv_bias=True, output_bias=True, mlp_bias=True)
+    more, reads = target_reads(changed, 2), target_reads(CONFIG, 2)
+    assert more.weights - reads.weights == 2 * 32 * (2 * 128 + 6144 + 4096 + 2 * 14336 + 4096)
+    assert more.flops_per_token == reads.flops_per_token
+
+
+def test_experts_that_tokens_touch() -> None:
+    kimi = RANKS["kimi-k2.5-tp8"][0](2).mixture
+    assert kimi is not None
+    assert touched(kimi, 1) == pytest.approx(8)
+    assert touched(kimi, 3) == pytest.approx(23.5, abs=0.05)

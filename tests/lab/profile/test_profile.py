@@ -13,13 +13,11 @@ import pytest
 import torch
 
 from distributed.test_ranks import checkpoints
-from engine.tiny import engine, tiny_config, tiny_drafter, tiny_target
+from engine.tiny import engine, tiny_drafter, tiny_target
 from lab.traces import Trace
 from outpace import LLM, ConfigError, EngineError, SamplingParams
 from outpace.engine.frames import Frames
-from outpace.lab.limits.parts import Least, cycle_parts, verify_parts
 from outpace.lab.limits.rates import Rates
-from outpace.lab.limits.reads import target_reads, touched
 from outpace.lab.profile import contenders, run
 from outpace.lab.profile.clock import cycle_times, decode
 from outpace.lab.profile.contenders import Seen
@@ -27,10 +25,8 @@ from outpace.lab.profile.record import ProfileRecord
 from outpace.lab.profile.run import ENGINE, ProfileSettings
 from outpace.lab.profile.spans import watched
 from outpace.lab.profile.trace import take_apart
-from outpace.lab.shapes.dense import SHAPES
 from outpace.lab.written import to_json
 from outpace.models.arch import MixtureConfig
-from outpace.models.fresh import fresh_wiring
 
 RATES = Rates(copy_bytes_s=1e9, matrix_flops_s=1e12)
 PROMPTS = [[1, 2, 3, 4], [5, 6, 7]]
@@ -209,31 +205,6 @@ def test_a_gpus_two_ways_are_plumbed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("belong to no known part" in note for note in record.notes)
     assert "cycles of k 2 could not be captured, and ran without a graph: no CUDA device" in record.notes
     assert runner.frames is not None, "graphs are back"
-
-
-def test_limits_of_the_parts_are_those_of_the_whole() -> None:
-    config = SHAPES["llama-8b"]()
-    changed = replace(config, qk_norm=True, qkv_bias=True, output_bias=True, mlp_bias=True)
-    for each in (config, changed):
-        parts, whole = verify_parts(each, 2, 3, 4, 1000), target_reads(each, 2)
-        row = 3 * 4 * whole.embedding_row
-        assert sum(part.num_bytes for part in parts.values()) + row == whole.num_bytes(3, 4, 1000)
-        flops = 12 * (whole.flops_per_token + 1000 * whole.flops_per_pair)
-        assert sum(part.flops for part in parts.values()) == flops
-    wiring = fresh_wiring(config, torch.arange(32000), {})
-    cycle = cycle_parts(config, wiring, 2, num_rows=1, k=3, context=100)
-    assert cycle["verify"]["fusion"].num_bytes == 2 * 3 * 4096 * 4096
-    assert cycle["draft"]["head"].num_bytes == 3 * 2 * 32000 * 4096
-    assert cycle_parts(config, None, 2, num_rows=1, k=0, context=100).keys() == {"verify", "accept"}
-    assert Least(2e9, 1e12).seconds(RATES) == 2.0 and Least(1e9, 3e12).seconds(RATES) == 3.0
-
-
-def test_experts_that_tokens_touch() -> None:
-    kimi = replace(MIXTURE, num_experts=384, num_chosen=8)
-    assert touched(kimi, 1) == pytest.approx(8)
-    assert touched(kimi, 3) == pytest.approx(23.5, abs=0.05)
-    found = verify_parts(tiny_config(mixture=MIXTURE), 4, 1, 1, 0)
-    assert found["experts"].num_bytes == pytest.approx(4 * 2 * 2 * 3 * 32 * 24)
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_tokens", 2), ("num_rounds", 0)])

@@ -12,7 +12,7 @@ from typing import Any
 
 from outpace import LLM, SamplingParams
 from outpace.errors import ConfigError
-from outpace.lab.limits.parts import cycle_parts
+from outpace.lab.limits.cycle import cycle_parts
 from outpace.lab.limits.rates import Rates, measure_rates
 from outpace.lab.profile import contenders
 from outpace.lab.profile.contenders import Ask, Contender, Seen
