@@ -20,11 +20,12 @@ from statistics import median
 from typing import Any
 
 from outpace import LLM, RequestStats, SamplingParams
+from outpace.lab.intervals.interval import Interval
 from outpace.lab.shapes.dense import random_models
 from outpace.lab.timing import bench_line
 from outpace.lab.timing.decoding import Decoder, noise_pair
 from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict
-from outpace.lab.timing.samples import Interval, Sample, speed_ratio, total_tok_s
+from outpace.lab.timing.samples import Sample, speed_ratio, total_tok_s
 from outpace.lab.workload.eval_sets import SETS, load
 
 PLAIN, SPECULATIVE = "plain", "speculative"

@@ -5,7 +5,8 @@ from math import log
 
 import pytest
 
-from outpace.lab.timing.rounds import MIN_ROUNDS, interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.intervals.sign_test import MIN_ROUNDS
+from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 
 
 def test_every_variant_runs_once_a_round_in_mirrored_order() -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outpace.lab.timing.samples import MIN_PROMPTS, Sample, mirrored, speed_ratio, total_tok_s
+from outpace.lab.intervals.bootstrap import MIN_VALUES
+from outpace.lab.timing.samples import Sample, mirrored, speed_ratio, total_tok_s
 
 
 def sample(tokens: int, *seconds: float) -> Sample:
@@ -52,7 +53,7 @@ def test_equal_speeds_are_inconclusive() -> None:
     assert not ratio.conclusive
 
 
-@pytest.mark.parametrize("num_prompts", [0, 1, MIN_PROMPTS - 1])
+@pytest.mark.parametrize("num_prompts", [0, 1, MIN_VALUES - 1])
 def test_few_prompts_have_no_interval_and_conclude_nothing(num_prompts: int) -> None:
     ratio = speed_ratio([sample(10, 0.5, 0.5)] * num_prompts, [sample(10, 1.0, 1.0)] * num_prompts)
     assert ratio.bounds is None

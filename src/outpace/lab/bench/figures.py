@@ -10,6 +10,8 @@
 | decode tok/s | tokens after the first event ÷ the time they took: 1 ÷ time per output token |
 | total tok/s | tokens of all answers ÷ the run's wall-clock time |
 | goodput | requests a second, and their tok/s, that kept within all limits |
+
+Intervals are of the bootstrap over requests: how far a figure would move with other prompts of their kind.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from typing import Any
 
 from outpace.lab.breakeven.balance import Balance
 from outpace.lab.demo.lossless import Verdict
-from outpace.lab.timing.samples import Interval, Sample, speed_ratio, total_tok_s
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.timing.samples import Sample, speed_ratio, total_tok_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

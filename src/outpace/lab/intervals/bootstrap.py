@@ -1,4 +1,8 @@
-"""Intervals of what was measured: the bootstrap over requests."""
+"""The bootstrap: how far a figure of values that differ among themselves would move with other values of their kind.
+
+Requests of a workload, prompts of a set: each is one draw, and any figure of them (a median, a quotient of sums) is
+taken again of values drawn from those that there are.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from outpace.lab.intervals.interval import CONFIDENCE
+
 NUM_RESAMPLES = 2000
-CONFIDENCE = 0.95
 MIN_VALUES = 4
 """Fewer give no interval."""
 
@@ -41,7 +46,7 @@ def spread(values: Sequence[float]) -> Spread | None:
     if not values:
         return None
     array = np.asarray(values, dtype=np.float64)
-    low, high = _tails(np.median(array[_draws(len(array))], axis=1)) if len(array) >= MIN_VALUES else (None, None)
+    low, high = tails(np.median(array[_draws(len(array))], axis=1)) if len(array) >= MIN_VALUES else (None, None)
     p5, median, p95, p99 = (float(q) for q in np.quantile(array, (0.05, 0.5, 0.95, 0.99)))
     return Spread(median=median, low=low, high=high, p5=p5, p95=p95, p99=p99, num=len(array))
 
@@ -70,7 +75,7 @@ def rate(parts: Sequence[tuple[float, float]], factor: float = 1.0) -> Rate | No
         return Rate(value=value, low=None, high=None)
     sums = array[_draws(len(array))].sum(axis=1)
     kept = sums[sums[:, 1] > 0]
-    low, high = _tails(factor * kept[:, 0] / kept[:, 1])
+    low, high = tails(factor * kept[:, 0] / kept[:, 1])
     return Rate(value=value, low=low, high=high)
 
 
@@ -79,6 +84,7 @@ def _draws(num: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, num, size=(NUM_RESAMPLES, num))
 
 
-def _tails(found: np.ndarray) -> tuple[float, float]:
+def tails(found: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """What 95% of the figures of all resamples lie between."""
     low, high = np.quantile(found, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
     return float(low), float(high)

@@ -26,6 +26,7 @@ from torch.distributed import _symmetric_memory as symmetric
 
 from outpace.distributed.group import Group, Unsummed
 from outpace.distributed.symmetric import agree, attempt
+from outpace.lab.intervals.interval import CONFIDENCE
 from outpace.lab.intervals.signed_ranks import locate
 from outpace.lab.timing.rounds import interleave
 from outpace.models.exchange import PeerExchange
@@ -36,7 +37,6 @@ CALLS = 64
 """In one graph or one run of launches: as many as 32 layers have."""
 SUMMANDS = 2
 """Of a product, on a GPU."""
-CONFIDENCE = 0.95
 ALONE_KIND = "norm alone"
 
 Step = Callable[[], tuple[Tensor, Tensor]]
@@ -108,7 +108,10 @@ def _report(mode: str, times: dict[str, list[float]], found: dict[str, Any]) -> 
 
 
 def _interval(values: Sequence[float], digits: int = 3) -> dict[str, float]:
-    """-inf … inf is written as the extremes, where there are too few rounds."""
+    """Of differences or log ratios within rounds, by their signed ranks: both of a pair ran under the same noise.
+
+    -inf … inf is written as the extremes, where there are too few rounds.
+    """
     at = locate(values, CONFIDENCE)
     low, high = max(at.low, min(values)), min(at.high, max(values))
     return {"center": round(at.center, digits), "low": round(low, digits), "high": round(high, digits)}

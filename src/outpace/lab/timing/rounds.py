@@ -1,23 +1,22 @@
 """Variants measured in rounds: interleaved, compared within a round, and shown with their spread.
 
 Every round runs every variant once, in mirrored order, so what slows the machine for a while slows all of them; a ratio
-is taken within each round, and its interval says how far rounds disagree.
+is taken within each round, and its interval says how far rounds disagree. It is the sign test's: what is measured is
+the same each time, and what disturbs a round makes it longer and never shorter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import comb
 from statistics import median
 from typing import Any, TypeVar
 
-from outpace.lab.timing.samples import CONFIDENCE, Interval, mirrored
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.sign_test import median_of
+from outpace.lab.timing.samples import mirrored
 
 V = TypeVar("V")
 T = TypeVar("T")
-
-MIN_ROUNDS = 6
-"""Fewer give no interval: the median of five lies outside all of them once in sixteen times."""
 
 
 def interleave(
@@ -43,32 +42,13 @@ def interleave(
 
 
 def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Median of a ÷ b over rounds, with an interval that holds whatever way rounds are spread.
-
-    Its bounds are two of the ratios themselves, as many from either end as leave out the true median in at most 5% of
-    cases (the sign test's interval; with nine rounds one of them may be an outlier). None for fewer than `MIN_ROUNDS`.
-    """
-    return _median([x / y for x, y in zip(a, b, strict=True)])
+    """Median of a ÷ b over rounds, with an interval that holds whatever way rounds are spread."""
+    return median_of([x / y for x, y in zip(a, b, strict=True)])
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Median of a - b over rounds, with an interval as `paired_ratio`'s."""
-    return _median([x - y for x, y in zip(a, b, strict=True)])
-
-
-def _median(values: Sequence[float]) -> Interval:
-    if len(values) < MIN_ROUNDS:
-        return Interval(value=median(values), bounds=None)
-    ordered, left_out = sorted(values), _left_out(len(values))
-    return Interval(value=median(ordered), bounds=(ordered[left_out], ordered[-1 - left_out]))
-
-
-def _left_out(num: int) -> int:
-    """Values left out at either end: the most whose chance that the median lies there is within what is allowed."""
-    num_left_out, below = 0, 1  # below: of the 2^num ways to fall, those with at most so many values under the median
-    while (below := below + comb(num, num_left_out + 1)) <= (1 - CONFIDENCE) / 2 * 2**num:
-        num_left_out += 1
-    return num_left_out
+    return median_of([x - y for x, y in zip(a, b, strict=True)])
 
 
 def ratio_as_dict(interval: Interval) -> dict[str, Any]:

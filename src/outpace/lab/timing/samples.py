@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-NUM_RESAMPLES = 2000
-CONFIDENCE = 0.95
-MIN_PROMPTS = 4
-"""Fewer say nothing about how prompts differ, so they give no interval."""
+from outpace.lab.intervals.bootstrap import MIN_VALUES, NUM_RESAMPLES, tails
+from outpace.lab.intervals.interval import Interval
 
 
 def mirrored(num_contenders: int, num_rounds: int) -> Iterator[int]:
@@ -53,20 +51,6 @@ def total_tok_s(samples: Sequence[Sample]) -> float:
     return sum(weights) / seconds if seconds else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A value and the range that holds it with 95% confidence."""
-
-    value: float
-    bounds: tuple[float, float] | None
-    """None where too little was measured for a range."""
-
-    @property
-    def conclusive(self) -> bool:
-        """There is a range, and it does not contain 1: one of the two is faster."""
-        return self.bounds is not None and not self.bounds[0] <= 1.0 <= self.bounds[1]
-
-
 def speed_ratio(a: Sequence[Sample], b: Sequence[Sample]) -> Interval:
     """How many times faster `a` is than `b` on the same prompts, measured in the same rounds.
 
@@ -74,12 +58,10 @@ def speed_ratio(a: Sequence[Sample], b: Sequence[Sample]) -> Interval:
     and how noisy the machine was. A round is drawn for both contenders together: they ran in it side by side.
     """
     value = _ratio(list(zip(a, b, strict=True)))
-    if len(a) < MIN_PROMPTS:
+    if len(a) < MIN_VALUES:
         return Interval(value=value, bounds=None)
     draw = random.Random(0)  # the same samples give the same interval
-    ratios = sorted(_ratio(_resampled(a, b, draw)) for _ in range(NUM_RESAMPLES))
-    tail = int(NUM_RESAMPLES * (1 - CONFIDENCE) / 2)
-    return Interval(value=value, bounds=(ratios[tail], ratios[-1 - tail]))
+    return Interval(value=value, bounds=tails([_ratio(_resampled(a, b, draw)) for _ in range(NUM_RESAMPLES)]))
 
 
 def _resampled(a: Sequence[Sample], b: Sequence[Sample], draw: random.Random) -> list[tuple[Sample, Sample]]:
