@@ -18,6 +18,7 @@ from outpace.lab.bench.server_facts import ask_server
 from outpace.lab.bench.settings import Asking, Load
 from outpace.lab.doctor.case import choose, measure
 from outpace.lab.doctor.live import Seen, ask, watch
+from outpace.lab.experiments.applied import says
 from server.models import make_drafter, make_model
 from server.running import Server, serving
 
@@ -71,6 +72,7 @@ def test_what_the_server_is(server: Server) -> None:
     assert facts.max_context == 160 and facts.has_metrics
     assert facts.settings["engine"]["k"] == 3 and facts.settings["engine"]["control"] == "fixed"
     assert facts.settings["drafter"]["aux_boundaries"]
+    assert says("k", facts.settings) == 3 and says("control", facts.settings) == "fixed", "an experiment's question"
 
 
 def test_acceptance_is_what_the_server_counted(server: Server, asking: Asking) -> None:

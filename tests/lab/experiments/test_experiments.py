@@ -22,7 +22,11 @@ from outpace.lab.paired.record import SCHEMA, CompareRecord, Side
 from outpace.lab.paired.verdict import judge
 
 DATA = Path(__file__).parents[2] / "data"
-OURS: dict[str, Any] = {"engine": {"k": 4, "control": "fixed", "prefix_reuse": True}, "drafter_source": None}
+OURS: dict[str, Any] = {
+    "engine": {"k": 4, "control": "fixed", "prefix_reuse": True},
+    "control": {"kind": "fixed", "k": 0},
+    "drafter_source": None,
+}
 
 
 @pytest.mark.parametrize(

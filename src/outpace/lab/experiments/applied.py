@@ -99,13 +99,17 @@ def also_different(a: Mapping[str, Any], b: Mapping[str, Any], named: Sequence[s
 
 
 def says(name: str, settings: Mapping[str, Any]) -> Any:
-    """The value that a server reports for a setting; "" where it reports none, or several."""
+    """The value that a server reports for a setting; "" where it reports none, or several.
+
+    Of ours the engine's own is the setting: control has a k too, the one that it chose.
+    """
     wanted = {_normal(name), ALIASES.get(_normal(name), "")} - {""}
-    values = [
-        value
+    found = {
+        field: value
         for field, value in _flat("", settings)
         if _normal(field) in wanted or _normal(field.rpartition(".")[2]) in wanted
-    ]
+    }
+    values = [value for field, value in found.items() if field.startswith("engine.")] or list(found.values())
     return values[0] if values and all(value == values[0] for value in values) else ""
 
 
