@@ -80,9 +80,7 @@ def test_a_command_of_the_page(
     shown = capsys.readouterr().out
     assert shown or Path("report.html").stat().st_size > 5000
     if words[0] == "bench" and "smollm2" in command:
-        assert "(outpace 0.1.0)" in shown and "accept length 1.000 by its answers" in shown, (
-            "without a drafter"
-        )
+        assert "(outpace 0.1.0)" in shown and "accept length 1.000 by its answers" in shown, "without a drafter"
     if "--json" in words and words[0] != "fingerprint":
         assert json.loads(shown)["schema"] == (PROFILE_SCHEMA if words[0] == "profile" else 1)
     for flag in ("--csv", "--trace"):

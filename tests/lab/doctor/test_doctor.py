@@ -340,6 +340,16 @@ def test_a_vllm_log(clinic: Clinic) -> None:
     assert any("draft and verify a cycle" in unknown.measurement for unknown in found.unknown)
 
 
+def test_vllm_lines_without_an_accept_length_are_not_taken_for_plain_decoding(clinic: Clinic) -> None:
+    """Those of 2025 tell a rate alone; with k from the arguments it is a length."""
+    text = re.sub(r"Mean acceptance length: [\d.]+, ", "", vllm("0.8, 0.6, 0.4", 2.8))
+    (run,), _ = runs_of(clinic.write("vllm.log", text))
+    assert run.windows and all(window.speculative for window in run.windows)
+    assert run.total is not None and run.total.work / run.total.count == pytest.approx(1 + 3 * 0.5)
+    (run,), _ = runs_of(clinic.write("vllm.log", text.replace("non-default args", "other args")))
+    assert not run.windows, "neither plain ones nor guessed ones"
+
+
 def test_a_collapse_at_position_0_is_reported_as_wiring(clinic: Clinic) -> None:
     wired = of(clinic.ask(vllm("0.112, 0.021, 0.003", 1.14), plain=None, client=None), "wired")
     assert wired.answer == "suspect"

@@ -114,6 +114,51 @@ def test_fields_of_some_versions() -> None:
     assert (plain.accept_length, plain.graph, plain.tok_s) == (None, None, 119.32)
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "[2026-09-08 00:21:09] Decode batch, #running-req: 1, #full token: 768320, full token usage: 0.83, "
+            "mamba num: 4, mamba usage: 0.40, accept len: 2.85, accept rate: 0.62, cuda graph: True, "
+            "gen throughput (token/s): 0.73, #queue-req: 0",
+            (768320, 2.85, 0.62, True, 0.73),
+        ),
+        (
+            "[2026-07-07 07:11:00 TP0] Decode batch, #running-req: 1, #token: 2048, token usage: 0.00, "
+            "npu graph: False, gen throughput (token/s): 18.60, #queue-req: 0",
+            (2048, None, None, False, 18.6),
+        ),
+        (
+            "[2025-11-04 05:31:43 DP0 TP0 EP0] Decode batch, #running-req: 1, #full token: 7424, full token usage: "
+            "0.00, #swa token: 12, swa token usage: 0.00, accept len: 2.20, accept rate: 0.73, pre-allocated usage: "
+            "0.00, #prealloc-req: 0, #transfer-req: 1, #retracted-req: 0, cuda graph: True, gen throughput (token/s): "
+            "0.03, #queue-req: 0, ",
+            (7424, 2.2, 0.73, True, 0.03),
+        ),
+        (
+            "2025-12-04 20:35:53 INFO 151972 [scheduler_metrics_mixin.py:287] Decode batch. #running-req: 48, #token: "
+            "3894, token usage: 0.00, accept len: 1.00, accept rate: 0.11, cuda graph: False, gen throughput "
+            "(token/s): 5452.63, #queue-req: 0, ",
+            (3894, 1.0, 0.11, False, 5452.63),
+        ),
+        (
+            "Decode batch. #running-req: 3, #pages(active/cached/total): 3/4/5, page ratio: 0.60, gen throughput "
+            "(token/s): 42.50, avg_accept_len: 2.50, accept_rate: 0.50, #queue-req: 2",
+            (None, 2.5, 0.5, None, 42.5),
+        ),
+    ],
+)
+def test_decode_lines_of_other_versions_and_devices(line: str, expected: tuple[object, ...]) -> None:
+    found = one(line)
+    assert isinstance(found, Decode), found
+    assert (found.tokens, found.accept_length, found.accept_rate, found.graph, found.tok_s) == expected
+
+
+def test_acceptance_by_another_name_is_not_taken_for_plain_decoding() -> None:
+    (entry,) = read(DECODE.replace("accept len", "mean accepted").replace("accept rate", "accepted part"))
+    assert isinstance(entry, Unread) and entry.reason == "cut short"
+
+
 @pytest.mark.parametrize("end", range(DECODE.index("Decode batch") + 12, DECODE.index("queue-req: 0") + 11))
 def test_a_cut_line_is_never_a_record(end: int) -> None:
     assert [entry.reason for entry in read(DECODE[:end]) if isinstance(entry, Unread)] == ["cut short"]
@@ -217,6 +262,8 @@ def test_vllm_figures() -> None:
 def test_vllm_figures_of_older_versions(line: str, rate: float, accepted: int | None) -> None:
     found = one(line)
     assert isinstance(found, SpecStats)
+    if accepted == 32594:
+        assert found.accept_length == pytest.approx(34244 / (53716 / 4))
     assert found.acceptance_rate == pytest.approx(rate)
     assert found.accepted == accepted
 

@@ -187,9 +187,19 @@ class Collector:
         rank = self._rank(stats)
         steady = rank.last_running == stats.running and stats.prompt_tok_s == 0.0
         rank.last_running = stats.running
-        window = _window(self._cite(stats), stats.tok_s, spec.accept_length if spec else None, None)
+        length = None if spec is None else self._length(spec)
+        if spec is not None and length is None:
+            return  # it speculated, and how many tokens a cycle brought is not told
+        window = _window(self._cite(stats), stats.tok_s, length, None)
         if window is not None and stats.running:
             rank.add(window, stats.running, steady=steady)
+
+    def _length(self, spec: SpecStats) -> float | None:
+        """As printed, or from the rate where the arguments say how many a cycle drafts."""
+        longest = self._run.max_accept_length
+        if spec.accept_length is not None or spec.acceptance_rate is None or longest is None:
+            return spec.accept_length
+        return 1.0 + spec.acceptance_rate * (longest - 1)
 
 
 def _window(cite: Cite, tok_s: float, accept_length: float | None, tokens: int | None) -> Window | None:
