@@ -36,7 +36,7 @@ SGLANG = {
 
 
 def answered(*events: dict[str, Any] | str) -> Answer:
-    stream = Stream(Ask(id="a", set="s", messages=()), 0.0)
+    stream = Stream(Ask(id="a", set="s", messages=()), 0.0, max_tokens=1000)
     for place, event in enumerate(events):
         stream.event(float(place), event if isinstance(event, str) else json.dumps(event))
     return stream.answer(9.0)

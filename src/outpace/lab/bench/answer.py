@@ -92,6 +92,11 @@ class Answer:
         return self.last_s - self.first_s
 
     @property
+    def num_texts(self) -> int:
+        """Pieces that brought text."""
+        return sum(piece.num_characters > 0 for piece in self.pieces)
+
+    @property
     def tokens(self) -> int:
         assert self.completion_tokens is not None
         return self.completion_tokens

@@ -27,6 +27,7 @@ DRAFTED = ("num_draft_tokens", "spec_num_proposed_drafts")
 HISTOGRAMS = ("acceptance_histogram", "spec_correct_drafts_histogram")
 """Cycles by how many drafts they accepted, from 0 on."""
 MOST_PLACES = 64
+MOST_COUNT = 1 << 53
 
 
 def beside_usage(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,5 +112,7 @@ def part(value: Any) -> Mapping[str, Any]:
 
 
 def whole(value: Any) -> int | None:
-    """A count; None where it is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A count; None where it is none. Some write 20.0, and nobody counts beyond `MOST_COUNT`."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNT else None
