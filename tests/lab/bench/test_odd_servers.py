@@ -95,7 +95,7 @@ def measured(server: Odd, workload: str, **settings: Any) -> BenchRecord:
 @pytest.mark.parametrize(
     ("response", "message"),
     [
-        (httpx2.Response(200, html="<html>Welcome to nginx!</html>"), r"\(HTTP 200, text/html\); name one with"),
+        (httpx2.Response(200, html="<html>Welcome to nginx!</html>"), r"\(HTTP 200, text/html\): is it a server"),
         (httpx2.Response(200, json=[1, 2]), r"\(HTTP 200, application/json\)"),
         (httpx2.Response(200, json={"data": [{"id": 7}, 8]}), "lists no model"),
         (httpx2.Response(200, content=b"[" * 100_000), "lists no model"),

@@ -84,7 +84,10 @@ def _why_none(response: Response) -> str:
     if status >= 500:
         return f": HTTP {status}, {said(response)}; is the server ready?"
     if status in (200, 404):
-        return f" (HTTP {status}, {kind}); name one with --model-name, if it is a server of OpenAI's API"
+        return (
+            f" (HTTP {status}, {kind}): is it a server of OpenAI's API? One that lists none can be benched with "
+            "--model-name"
+        )
     return f" (HTTP {status}); is it the server's own URL?"
 
 

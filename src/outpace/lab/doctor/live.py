@@ -47,7 +47,7 @@ async def watch(endpoint: Endpoint, seconds: float, progress: Callable[[str], No
     facts = await ask_server(endpoint, None)
     readings: list[Metrics] = []
     began = time.monotonic()
-    progress(f"watching {facts.url} for {seconds:g} s")
+    progress(f"watching for {seconds:g} s")
     while facts.has_metrics and (len(readings) < 2 or time.monotonic() - began < seconds):
         readings.append(exposed.read_metrics(await endpoint.metrics() or ""))
         await asyncio.sleep(min(SAMPLE_S, max(0.01, seconds - (time.monotonic() - began))))
