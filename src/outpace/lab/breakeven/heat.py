@@ -20,7 +20,10 @@ SAME = 0.03
 class Heat:
     """`values[row][column]` is speed over plain decoding; `notes` says a little more of each cell, or is empty."""
 
-    title: str
+    down: str
+    """What the rows are."""
+    across: str
+    """What the columns are."""
     rows: Sequence[str]
     columns: Sequence[str]
     values: Sequence[Sequence[float]]
@@ -28,10 +31,16 @@ class Heat:
     here: tuple[int, int] | None = None
     """Row and column of the figures that were given."""
 
+    @property
+    def title(self) -> str:
+        return f"{self.down} (down) × {self.across} (across)"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
             "title": self.title,
+            "down": self.down,
+            "across": self.across,
             "rows": list(self.rows),
             "columns": list(self.columns),
             "ratio": [[round(value, 4) for value in row] for row in self.values],
@@ -47,7 +56,8 @@ def by_acceptance_and_verify(balance: Balance) -> Heat:
     across = _with(balance.verify_steps, VERIFY_STEPS)
     rest = balance.draft_steps + balance.rest_steps
     return Heat(
-        title="accept length (down) × verify in plain steps (across)",
+        down="accept length" if balance.k is None else "accept length, drafts accepted",
+        across="verify in plain steps",
         rows=[_accept_label(length, balance.k) for length in down],
         columns=[f"{steps:.2f}" for steps in across],
         values=[[length / (steps + rest) for steps in across] for length in down],
@@ -59,7 +69,8 @@ def by_batch_and_context(costs: CostRows, acceptance: Sequence[float]) -> Heat:
     """Rows of a batch down, tokens of context of each across; every cell takes its best k, which the note says."""
     cells = [[best(costs.choices(bucket, context, acceptance)) for context in CONTEXTS] for bucket in costs.buckets]
     return Heat(
-        title="batch (down) × context of each row (across), best k",
+        down="batch, with its best k",
+        across="context of each row",
         rows=[str(bucket) for bucket in costs.buckets],
         columns=[f"{context:,}" for context in CONTEXTS],
         values=[[cell.speedup for cell in row] for row in cells],
