@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -304,13 +305,29 @@ def test_several_ranks_are_not_added_up(clinic: Clinic) -> None:
     assert "2 ranks print windows; those of TP0 were taken" in of(clinic.ask(log), "pay").text
 
 
-@pytest.mark.parametrize("log", ["", "\n\n", b"\x00\xff\xfe" * 5000, "nothing of interest\n" * 50, EAGLE[:2000]])
+@pytest.mark.parametrize(
+    "log", ["", "\n\n", b"\x00\xff\xfe" * 5000, b"\x1f", "nothing of interest\n" * 50, EAGLE[:2000]]
+)
 def test_what_is_no_log(clinic: Clinic, log: str | bytes) -> None:
     found = clinic.ask(log, client=None, plain=None)
     assert len(found.verdict) == 3
     assert of(found, "pay").answer == "unknown"
     assert found.unknown
     assert json.dumps(found.as_dict())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(EAGLE.encode()), "is packed with gzip, no text; give what gunzip makes of it"),
+        (b"PK\x03\x04and so on", "is a zip file"),
+        (EAGLE.encode("utf-16"), "is UTF-16, no text; give what iconv -f utf-16 -t utf-8 makes of it"),
+    ],
+    ids=["gzip", "zip", "utf-16"],
+)
+def test_a_packed_log_is_said_to_be_packed(clinic: Clinic, content: bytes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        clinic.ask(content)
 
 
 def vllm(per_position: str, length: float, rate: float = 90.0) -> str:

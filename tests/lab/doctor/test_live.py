@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -202,7 +203,9 @@ def test_what_is_a_log_a_server_or_a_model(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("")
     (tmp_path / "m.gguf").write_text("")
     (tmp_path / "config.json").write_text("{}")
+    os.mkfifo(tmp_path / "pipe")
     kinds = {
+        str(tmp_path / "pipe"): "a log",
         str(tmp_path / "a.log"): "a log",
         str(tmp_path / "m.gguf"): "a model",
         str(tmp_path): "a model",

@@ -154,8 +154,11 @@ def test_decode_lines_of_other_versions_and_devices(line: str, expected: tuple[o
     assert (found.tokens, found.accept_length, found.accept_rate, found.graph, found.tok_s) == expected
 
 
-def test_acceptance_by_another_name_is_not_taken_for_plain_decoding() -> None:
-    (entry,) = read(DECODE.replace("accept len", "mean accepted").replace("accept rate", "accepted part"))
+@pytest.mark.parametrize(
+    ("words", "others"), [("accept len", "mean accepted"), ("1.90", "-1.90"), ("1.90", "nan"), ("1.90", "")]
+)
+def test_acceptance_that_cannot_be_read_is_not_taken_for_plain_decoding(words: str, others: str) -> None:
+    (entry,) = read(DECODE.replace(words, others))
     assert isinstance(entry, Unread) and entry.reason == "cut short"
 
 

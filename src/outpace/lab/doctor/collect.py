@@ -28,6 +28,15 @@ from outpace.lab.logs.records import (
     Unread,
 )
 
+PACKED = {
+    b"\x1f\x8b": ("packed with gzip", "gunzip"),
+    b"\x28\xb5\x2f\xfd": ("packed with zstd", "unzstd"),
+    b"\xfd7zXZ": ("packed with xz", "unxz"),
+    b"PK\x03\x04": ("a zip file", "unzip"),
+    b"\xff\xfe": ("UTF-16", "iconv -f utf-16 -t utf-8"),
+    b"\xfe\xff": ("UTF-16", "iconv -f utf-16 -t utf-8"),
+}
+"""How files begin that hold a log all the same: what they are, and what unpacks them."""
 MOST_RANKS = 64
 MOST_RUNS = 64
 NESTED = ("speculative_config", "compilation_config")
@@ -38,11 +47,15 @@ def runs_of(path: Path) -> tuple[list[Run], Tally]:
     """Every run in a log, and how much of it was read.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: there is no such file, or it is packed.
     """
     tally = Tally()
     try:
         with path.open("rb") as file:
+            begins = file.peek(4)
+            for magic, (what, remedy) in PACKED.items():
+                if begins.startswith(magic):
+                    raise ConfigError(f"{path} is {what}, no text; give what {remedy} makes of it")
             return list(runs_in(_counted(read_log(file), tally), path.name)), tally
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; name a server's log") from error

@@ -54,10 +54,10 @@ def _fields(text: str) -> dict[str, str]:
 def _decode(head: Head, fields: dict[str, str]) -> Decode | None:
     """The queue stands after the throughput, so a line that has it was not cut within the throughput.
 
-    One that tells of acceptance under a name that is not known is none: it would be taken for plain decoding.
+    One that tells of acceptance in a way that cannot be read is none: it would be taken for plain decoding.
     """
     length = _first(fields, _LENGTHS)
-    if not length and any("accept" in name for name in fields):
+    if _decimal(length) is None and any("accept" in name for name in fields):
         return None
     running, rate, queued = fields.get("#running-req", ""), fields.get(_RATE, ""), _whole(fields.get("#queue-req", ""))
     if not _WHOLE.fullmatch(running) or not _DECIMAL.fullmatch(rate) or queued is None:
