@@ -15,6 +15,7 @@ from lab.virtual import run
 from outpace.errors import ConfigError
 from outpace.lab.bench import run as bench_run
 from outpace.lab.bench.endpoint import Endpoint, without_secrets
+from outpace.lab.bench.exposed import Metrics, of_counters, read_metrics
 from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.settings import Asking, Load
 from outpace.lab.written import to_json
@@ -82,6 +83,24 @@ def test_acceptance_from_whatever_is_exposed(engine: Engine, sources: list[str],
         assert record.implied_cycle_s == pytest.approx(0.02, rel=0.01)
     else:
         assert record.implied_cycle_s is None
+
+
+def test_drafts_of_varying_length_are_judged_where_they_were_made() -> None:
+    """vLLM's newer versions tell how often a place was drafted; a later one is not drafted in every cycle."""
+    counts = {"drafts": 4, "draft_tokens": 6, "accepted_tokens": 3}
+    places = {"accepted_tokens_per_pos": (2, 1), "draft_tokens_per_pos": (4, 2, 0)}
+    text = ""
+    for name in (*counts, *places):
+        text += f"# TYPE vllm:spec_decode_num_{name} counter\n"
+        for place, count in enumerate(places.get(name, ())):
+            text += f'vllm:spec_decode_num_{name}_total{{engine="0",position="{place}"}} {count}\n'
+        if name in counts:
+            text += f'vllm:spec_decode_num_{name}_total{{engine="0"}} {counts[name]}\n'
+    found = of_counters(Metrics({}), read_metrics(text))
+    assert found is not None and found.accept_length == pytest.approx(7 / 4)
+    assert found.by_position == (0.5, 0.5)
+    older = of_counters(Metrics({}), read_metrics(text.replace("draft_tokens_per_pos", "other_per_pos")))
+    assert older is not None and older.by_position == (0.5, 0.25)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ Accept length is tokens a cycle, the bonus token included; acceptance rate is ac
 
 - ours: `outpace_cycles`, `outpace_emitted`, `outpace_drafted`, `outpace_accepted`, `outpace_drafted_at` and
   `outpace_accepted_at`, counters. Plain steps are cycles too; the two by position are of cycles that drafted there.
-- vLLM: `vllm:spec_decode_num_drafts`, `…_draft_tokens`, `…_accepted_tokens` and `…_accepted_tokens_per_pos`, counters.
-  Its draft is a cycle, and the bonus token is not among the accepted.
+- vLLM: `vllm:spec_decode_num_drafts`, `…_draft_tokens`, `…_accepted_tokens`, `…_accepted_tokens_per_pos` and, newer,
+  `…_draft_tokens_per_pos`, counters. Its draft is a cycle, and the bonus token is not among the accepted.
 - SGLang: `sglang:spec_accept_length` and `sglang:spec_num_draft_tokens`, gauges of the last interval; the bonus token
   is in both. Its `spec_accept_rate` is accept length ÷ draft tokens in some versions and accepted ÷ proposed in others,
   so the rate is computed from the length instead.
@@ -106,6 +106,7 @@ def of_counters(before: Metrics, after: Metrics) -> Acceptance | None:
             drafted=grown(f"{vllm}draft_tokens"),
             accepted=accepted,
             accepted_at=by_place(f"{vllm}accepted_tokens_per_pos"),
+            drafted_at=by_place(f"{vllm}draft_tokens_per_pos"),
         )
         return _acceptance("counters", [theirs])
     return None
