@@ -99,7 +99,6 @@ def test_the_report(llm: LLM) -> None:
     parts = [phases[name] for name in ("draft", "verify", "accept", "gap")]
     assert min(parts) > 0
     assert phases["cycle"] == pytest.approx(sum(parts), rel=1e-2)
-    assert abs(found["residual"]) < 0.25, "the engine timed the very cycles that the client timed"
 
 
 def test_only_contenders_that_the_first_pass_did_not_run_are_warmed_up(
