@@ -6,7 +6,7 @@
     python benchmarks/mixture.py --expert-reuse 4               with experts shared by drafted tokens, which is lossy
     python benchmarks/mixture.py --shape tiny --layers 3 --device cpu --dtype bfloat16 --rounds 1 --count 1
 
-Weights are random, in INT4 where the checkpoint's are; experts are drawn for every forward (`lab/mixture_rank.py`), and
+Weights are random, in INT4 where the checkpoint's are; experts are drawn for every forward (`lab/shapes/drawn.py`), and
 those that were touched are counted on the device. A forward reads far more than the caches hold, so none is warm. The
 limit of a forward is its bytes over the copy rate of the same run. Parts are all layers' calls of that part, as a graph
 of their own; what they leave of the whole forward is its rest: embedding, gaps between launches, less what overlaps.

@@ -1,4 +1,4 @@
-"""A rank of a large mixture (`rank_shapes`) as a model of its own: random weights, drawn routing.
+"""A rank of a large mixture (`ranks`) as a model of its own: random weights, drawn routing.
 
 Weights are made in their packed form on the device. Which experts a token goes through is drawn: random weights would
 route neighbouring tokens alike or not by accident. The router's work is done all the same, and its choice left unused.
