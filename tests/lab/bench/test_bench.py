@@ -136,6 +136,11 @@ def test_secrets_at_any_depth_are_left_out() -> None:
     deep = {"inner": {"hf_token": "x", "max_tokens": 5}, "states": [{"api_key": "x", "k": 3}]}
     kept = without_secrets({"api_key": "x", "key_bits": 4} | deep)
     assert kept == {"inner": {"max_tokens": 5}, "key_bits": 4, "states": [{"k": 3}]}
+    nested: Any = {"api_key": "x", "k": 3}
+    for _ in range(900):
+        nested = {"a": [nested]}
+    kept = without_secrets(nested)
+    assert "nested too deep" in str(kept) and "api_key" not in str(kept)
     assert Endpoint("https://me:secret@host:8/v1/").url == "https://host:8"
 
 

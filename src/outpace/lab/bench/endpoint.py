@@ -37,6 +37,8 @@ USAGES: tuple[dict[str, Any], ...] = (
 )
 """Ways to ask for token counts, the most telling first."""
 
+MOST_LEVELS, TOO_DEEP = 32, "(nested too deep)"
+"""Of settings within settings that are kept."""
 SECRET = re.compile(r"key|secret|password|credential|(^|_)token$", re.IGNORECASE)
 
 
@@ -179,16 +181,18 @@ def said(response: httpx2.Response) -> str:
     return (message if isinstance(message, str) else json.dumps(message))[:MOST_SAID]
 
 
-def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+def without_secrets(settings: Mapping[str, Any], levels: int = MOST_LEVELS) -> dict[str, Any]:
     """A server's settings as they may be kept: SGLang's, for one, tell the API key to whoever asks."""
     return {
-        name: _without(value)
+        name: _without(value, levels - 1)
         for name, value in settings.items()
         if not SECRET.search(name) or value is None or isinstance(value, bool | int | float)
     }
 
 
-def _without(value: Any) -> Any:
+def _without(value: Any, levels: int) -> Any:
+    if levels < 0 and isinstance(value, Mapping | list):
+        return TOO_DEEP
     if isinstance(value, Mapping):
-        return without_secrets(value)
-    return [_without(each) for each in value] if isinstance(value, list) else value
+        return without_secrets(value, levels)
+    return [_without(each, levels - 1) for each in value] if isinstance(value, list) else value
