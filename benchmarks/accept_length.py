@@ -18,8 +18,8 @@ import time
 from outpace import SamplingParams
 from outpace.cli import options
 from outpace.fingerprint import machine
-from outpace.lab.acceptance import SetReport, measure_set, overall
-from outpace.lab.workload import SETS, load
+from outpace.lab.workload.acceptance import SetReport, measure_set, overall
+from outpace.lab.workload.eval_sets import SETS, load
 
 TEMPERATURE, SEED = 0.8, 1
 

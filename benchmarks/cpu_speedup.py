@@ -17,9 +17,9 @@ import sys
 from outpace import Chunk
 from outpace.cli import options
 from outpace.cli.status import Status
-from outpace.lab.demo import ENGINE, DemoSettings, run_demo
-from outpace.lab.timing import Timing
-from outpace.lab.workload import SETS, load
+from outpace.lab.demo.run import ENGINE, DemoSettings, run_demo
+from outpace.lab.timing.answer import Timing
+from outpace.lab.workload.eval_sets import SETS, load
 
 
 class Quiet:

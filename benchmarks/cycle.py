@@ -21,14 +21,14 @@ from statistics import median
 from typing import Any
 
 from outpace.engine import calibrate
-from outpace.lab import bench_line
-from outpace.lab.bench_line import Cell, cells_of
-from outpace.lab.decoding import Decoder, noise_pair
-from outpace.lab.idle import trace_idle
-from outpace.lab.limits import Limits, limits_of
-from outpace.lab.rates import measure_rates
-from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
-from outpace.lab.shapes import random_models
+from outpace.lab.limits.cycle import Limits, limits_of
+from outpace.lab.limits.rates import measure_rates
+from outpace.lab.profile.idle import trace_idle
+from outpace.lab.shapes.dense import random_models
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.bench_line import Cell, cells_of
+from outpace.lab.timing.decoding import Decoder, noise_pair
+from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 

@@ -20,12 +20,13 @@ from statistics import median
 from typing import Any
 
 from outpace import LLM, RequestStats, SamplingParams
-from outpace.lab import bench_line
-from outpace.lab.compare import Interval, Sample, speed_ratio, total_tok_s
-from outpace.lab.decoding import Decoder, noise_pair
-from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict
-from outpace.lab.shapes import random_models
-from outpace.lab.workload import SETS, load
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.shapes.dense import random_models
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.decoding import Decoder, noise_pair
+from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict
+from outpace.lab.timing.samples import Sample, speed_ratio, total_tok_s
+from outpace.lab.workload.eval_sets import SETS, load
 
 PLAIN, SPECULATIVE = "plain", "speculative"
 

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from outpace.kernels.attention import PagedAttend
 from outpace.kernels.kv import slots_of
-from outpace.lab import bench_line
-from outpace.lab.decoding import noise_pair
-from outpace.lab.shapes import SHAPES
+from outpace.lab.shapes.dense import SHAPES
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.decoding import noise_pair
 from outpace.models.arch import MixtureConfig, TargetConfig
 from outpace.models.registry import load_target
 from outpace.models.source import locate

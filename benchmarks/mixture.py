@@ -7,7 +7,7 @@
     python benchmarks/mixture.py --layers 6 --prefill 2048,8192 --pairs 64,128      with the experts of a prefill
     python benchmarks/mixture.py --shape tiny --layers 3 --device cpu --dtype bfloat16 --rounds 1 --count 1
 
-Weights are random, in INT4 where the checkpoint's are; experts are drawn for every forward (`lab/mixture_rank.py`), and
+Weights are random, in INT4 where the checkpoint's are; experts are drawn for every forward (`lab/shapes/drawn.py`), and
 those that were touched are counted on the device. A forward reads far more than the caches hold, so none is warm. The
 limit of a forward is its bytes over the copy rate of the same run. Parts are all layers' calls of that part, as a graph
 of their own; what they leave of the whole forward is its rest: embedding, gaps between launches, less what overlaps.
@@ -31,14 +31,14 @@ from torch import Tensor
 from outpace.kernels.attention import PagedAttend
 from outpace.kernels.kv import slots_of
 from outpace.kernels.reuse import Reuse
-from outpace.lab import bench_line
-from outpace.lab.decoding import noise_pair
-from outpace.lab.mixture_parts import experts_of, experts_of_many, parts_of, time_by_kernel
-from outpace.lab.mixture_rank import Drawn
-from outpace.lab.rank_shapes import RANKS
-from outpace.lab.rates import Rates, measure_rates
-from outpace.lab.replay import Timed
-from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.limits.rates import Rates, measure_rates
+from outpace.lab.shapes.drawn import Drawn
+from outpace.lab.shapes.mixture_parts import experts_of, experts_of_many, parts_of, time_by_kernel
+from outpace.lab.shapes.ranks import RANKS
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.decoding import noise_pair
+from outpace.lab.timing.replay import Timed
+from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 
 Run = Callable[[], object]
 

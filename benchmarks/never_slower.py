@@ -24,12 +24,13 @@ from operator import add
 from statistics import median
 from typing import Any
 
-from outpace.lab import bench_line
-from outpace.lab.compare import Interval
-from outpace.lab.decoding import Decoder, Window, noise_pair
-from outpace.lab.kv_room import kv_room
-from outpace.lab.rounds import MIN_ROUNDS, interleave, paired_ratio, ratio_as_dict, spread_ms
-from outpace.lab.shapes import random_models
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.sign_test import MIN_ROUNDS
+from outpace.lab.limits.kv_room import kv_room
+from outpace.lab.shapes.dense import random_models
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.decoding import Decoder, Window, noise_pair
+from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 

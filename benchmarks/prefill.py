@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from outpace.lab import bench_line
-from outpace.lab.decoding import Decoder, noise_pair
-from outpace.lab.limits import Reads, target_reads
-from outpace.lab.rates import Rates, measure_rates
-from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
-from outpace.lab.shapes import random_models
+from outpace.lab.limits.rates import Rates, measure_rates
+from outpace.lab.limits.reads import Reads, target_reads
+from outpace.lab.shapes.dense import random_models
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.decoding import Decoder, noise_pair
+from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 
 PLAIN, DRAFTING = "plain", "with a drafter"
 

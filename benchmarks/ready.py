@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from outpace import LLM, EngineConfig, SamplingParams
-from outpace.lab import bench_line
-from outpace.lab.shapes import random_models
+from outpace.lab.shapes.dense import random_models
+from outpace.lab.timing import bench_line
 
 STARTS = ("nothing_compiled", "compiled_before")
 

@@ -32,11 +32,11 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from outpace import LLM, SamplingParams
-from outpace.lab import bench_line
-from outpace.lab.compare import Interval
-from outpace.lab.own_server import own_server
-from outpace.lab.rounds import interleave, paired_difference, paired_ratio, ratio_as_dict, spread_ms
-from outpace.lab.shapes import SHAPES
+from outpace.lab.bench.own_server import own_server
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.shapes.dense import SHAPES
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.rounds import interleave, paired_difference, paired_ratio, ratio_as_dict, spread_ms
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target

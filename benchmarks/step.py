@@ -21,12 +21,12 @@ from typing import Any
 from outpace import LLM
 from outpace.engine import calibrate
 from outpace.engine.devices import default_page_size
-from outpace.lab import bench_line
-from outpace.lab.bench_line import Cell, cells_of
-from outpace.lab.limits import Limits, limits_of
-from outpace.lab.rates import measure_rates
-from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
-from outpace.lab.shapes import random_llm
+from outpace.lab.limits.cycle import Limits, limits_of
+from outpace.lab.limits.rates import measure_rates
+from outpace.lab.shapes.dense import random_llm
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.bench_line import Cell, cells_of
+from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -33,14 +33,14 @@ from outpace.distributed.rendezvous import device_of, join, leave, torchrun_stor
 from outpace.engine import calibrate
 from outpace.engine.devices import default_prefill_chunk
 from outpace.engine.runner import Runner
-from outpace.lab import bench_line
-from outpace.lab.bench_line import Cell, cells_of
-from outpace.lab.collectives import time_sums
-from outpace.lab.decoding import noise_pair
-from outpace.lab.rates import measure_rates
-from outpace.lab.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
-from outpace.lab.shapes import SHAPES, random_models
-from outpace.lab.weights import num_bytes_of
+from outpace.lab.limits.rates import measure_rates
+from outpace.lab.shapes.dense import SHAPES, random_models
+from outpace.lab.shapes.weights import num_bytes_of
+from outpace.lab.timing import bench_line
+from outpace.lab.timing.bench_line import Cell, cells_of
+from outpace.lab.timing.collectives import time_sums
+from outpace.lab.timing.decoding import noise_pair
+from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 from outpace.models.exchange import open_exchange
 from outpace.models.sums import settle
 

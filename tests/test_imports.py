@@ -26,6 +26,17 @@ LAYERS = (
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
+LAB = (
+    ("written", "intervals", "limits", "shapes", "logs", "anatomy", "workload", "breakeven", "wirings"),
+    ("timing",),
+    ("bench", "profile"),
+    ("demo", "paired"),
+    ("doctor", "nccl_sweep"),
+    ("experiments", "report"),
+)
+"""The same within the lab, whose folders are many."""
+LAB_LEVEL = {name: level for level, names in enumerate(LAB) for name in names}
+
 PUBLIC_API = "__init__"
 """`from outpace import LLM` stands for the engine's public side, and only what lies above the engine may say it."""
 
@@ -94,6 +105,26 @@ def test_imports_go_one_way(path: Path) -> None:
         f"line {line}: {area(path)} may not import {name}"
         for line, name in runtime_imports(ast.parse(path.read_text(encoding="utf-8")))
         if (target := outpace_area(name)) is not None and not allowed(area(path), target)
+    ]
+    assert not wrong, wrong
+
+
+def lab_part(path: str) -> str | None:
+    """The part of the lab that a file or a module name belongs to; None outside, and for the lab's own docstring."""
+    parts = path.removesuffix(".py").replace("/", ".").split(".")
+    return parts[1] if parts[0] == "lab" and len(parts) > 1 and parts[1] != "__init__" else None
+
+
+def test_the_labs_folders_build_on_each_other_one_way(path: Path) -> None:
+    own = lab_part(str(path.relative_to(PACKAGE)))
+    if own is None:
+        return
+    assert own in LAB_LEVEL, f"lab/{own} is missing from LAB"
+    wrong = [
+        f"line {line}: lab/{own} may not import {name}"
+        for line, name in runtime_imports(ast.parse(path.read_text(encoding="utf-8")))
+        if (part := lab_part(name.removeprefix("outpace."))) not in (None, own)
+        and LAB_LEVEL[own] <= LAB_LEVEL[str(part)]
     ]
     assert not wrong, wrong
 

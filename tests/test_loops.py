@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outpace.lab.loops import MAX_PERIOD, loops
+from outpace.lab.workload.loops import MAX_PERIOD, loops
 from outpace.loops import MIN_REPEATED, final_period, trim_loop
 from outpace.training.answers import MAX_LOOP_PERIOD
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from outpace.lab.workload import DATA_FILES, read_rows
+from outpace.lab.workload.eval_sets import DATA_FILES, read_rows
 
 RUN = 8
 _WORD = re.compile(r"[a-z0-9]+")

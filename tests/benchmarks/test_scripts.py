@@ -12,7 +12,7 @@ import pytest
 
 from outpace.engine import calibrate
 from outpace.engine.runner import Runner
-from outpace.lab.shapes import SHAPES
+from outpace.lab.shapes.dense import SHAPES
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 TINY = ["--shape", "tiny", "--device", "cpu", "--dtype", "float32", "--draft-vocab", "64"]

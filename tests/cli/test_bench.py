@@ -19,10 +19,10 @@ from lab.fake_server import FakeServer
 from lab.simulated import Machine
 from outpace.cli import compare
 from outpace.cli.main import main
-from outpace.lab import subject
-from outpace.lab.own_server import checkout, full_commit
+from outpace.lab.bench import subject
+from outpace.lab.bench.own_server import checkout, full_commit
+from outpace.lab.bench.subject import subject_of
 from outpace.lab.paired.verdict import judge
-from outpace.lab.subject import subject_of
 from server.models import make_drafter, make_model
 from server.running import Server, serving
 

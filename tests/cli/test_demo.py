@@ -9,11 +9,10 @@ import pytest
 from cli.fakes import FakeLLM
 from outpace.cli import demo as command
 from outpace.cli.main import main
-from outpace.lab.compare import Sample
-from outpace.lab.demo import PROMPTS, DemoSettings, Watcher
-from outpace.lab.demo_report import DemoReport, Measured
-from outpace.lab.lossless import Difference, Verdict
-from outpace.lab.phases import Phases
+from outpace.lab.demo.lossless import Difference, Verdict
+from outpace.lab.demo.report import DemoReport, Measured
+from outpace.lab.demo.run import PROMPTS, DemoSettings, Watcher
+from outpace.lab.timing.samples import Sample
 
 
 def measured(kind: str, dtype: str, seconds: Sequence[float], cycles: int) -> Measured:
@@ -36,7 +35,8 @@ def report(*, differences: tuple[Difference, ...] = (), rounding: bool = True) -
             max_logit_difference=0.25,
             differences=differences,
         ),
-        phases=Phases(draft_s=0.01, verify_s=0.03, cycle_s=0.05),
+        phases_s={"draft": 0.01, "verify": 0.03, "accept": 0.005},
+        gap_s=0.005,
         measured=(
             measured("plain", "bfloat16", (1.5, 1.5), 60),
             measured("speculative", "bfloat16", (1.0, 1.0), 20),

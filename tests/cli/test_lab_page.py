@@ -18,9 +18,9 @@ from lab.fake_server import FakeServer
 from lab.records import gpu_profile
 from outpace.cli.main import main
 from outpace.fingerprint import machine
+from outpace.lab.limits.rates import Rates
 from outpace.lab.profile import run
 from outpace.lab.profile.record import SCHEMA as PROFILE_SCHEMA
-from outpace.lab.rates import Rates
 from outpace.lab.written import to_json
 from server.models import make_drafter, make_model
 
@@ -80,7 +80,7 @@ def test_a_command_of_the_page(
     shown = capsys.readouterr().out
     assert shown or Path("report.html").stat().st_size > 5000
     if words[0] == "bench" and "smollm2" in command:
-        assert "(outpace)" in shown and "accept length 1.000 by its answers" in shown, "no drafter: a token a step"
+        assert "(outpace 0.1.0)" in shown and "accept length 1.000 by its answers" in shown, "without a drafter"
     if "--json" in words and words[0] != "fingerprint":
         assert json.loads(shown)["schema"] == (PROFILE_SCHEMA if words[0] == "profile" else 1)
     for flag in ("--csv", "--trace"):

@@ -10,9 +10,9 @@ from cli.golden import check
 from lab.records import gpu_profile
 from outpace.cli import profile_page
 from outpace.cli.main import main
+from outpace.lab.limits.rates import Rates
 from outpace.lab.profile import run
 from outpace.lab.profile.record import ProfileRecord
-from outpace.lab.rates import Rates
 from server.models import make_model
 
 SHAPE = "profile --shape tiny --context 40 --max-tokens 16 --num-rounds 1"

@@ -75,7 +75,8 @@ class FakeServer(httpx2.AsyncBaseTransport):
         if path == "/version" and self.engine == "vllm":
             return httpx2.Response(200, json={"version": "0.21.0"})
         if path == "/v1/outpace/state" and self.engine == "outpace":
-            return httpx2.Response(200, json={"settings": {"model": "fake", "engine": {"k": self.k}}})
+            state = {"version": "0.1.0", "settings": {"model": "fake", "engine": {"k": self.k}, "control": {"k": 0}}}
+            return httpx2.Response(200, json=state)
         return httpx2.Response(404, json={"detail": "Not Found"})
 
     def _answer(self, body: dict[str, Any]) -> httpx2.Response:
@@ -151,10 +152,15 @@ class FakeServer(httpx2.AsyncBaseTransport):
                 "cycles": cycles,
                 "drafted": cycles * self.k,
                 "accepted": sent - 1 - cycles,
+                "drafted_at": [cycles] * self.k,
+                "accepted_at": self._accepted_at(cycles),
             }
         if self.tells == "details":
             usage["completion_tokens_details"] = self._spoken(cycles)
         return usage
+
+    def _accepted_at(self, cycles: int) -> list[int]:
+        return [cycles if place < self.accept_length - 1 else 0 for place in range(self.k)]
 
     def _spoken(self, cycles: int) -> dict[str, Any]:
         """Every cycle accepts one draft less than it emits tokens."""
@@ -181,7 +187,14 @@ class FakeServer(httpx2.AsyncBaseTransport):
         if self.engine == "outpace":
             found = {"tokens": self.written, "cycles": self.cycles, "emitted": emitted}
             found |= {"drafted": self.cycles * self.k, "accepted": accepted}
-            return "".join(f"# TYPE outpace_{name} counter\noutpace_{name}_total {n}\n" for name, n in found.items())
+            text = "".join(f"# TYPE outpace_{name} counter\noutpace_{name}_total {n}\n" for name, n in found.items())
+            by_place = {"drafted_at": [self.cycles] * self.k, "accepted_at": self._accepted_at(self.cycles)}
+            for name, counts_at in by_place.items():
+                text += f"# TYPE outpace_{name} counter\n"
+                text += "".join(
+                    f'outpace_{name}_total{{position="{place}"}} {n}\n' for place, n in enumerate(counts_at)
+                )
+            return text
         if self.engine == "sglang":
             gauges = {"spec_accept_length": self.accept_length, "spec_accept_rate": self.accept_length / (self.k + 1)}
             text = "".join(
@@ -194,7 +207,6 @@ class FakeServer(httpx2.AsyncBaseTransport):
         counts = {"drafts": self.cycles, "draft_tokens": self.cycles * self.k, "accepted_tokens": accepted}
         text = "".join(f"# TYPE {name}_{n} counter\n{name}_{n}_total{labels} {v}\n" for n, v in counts.items())
         text += f"# TYPE {name}_accepted_tokens_per_pos counter\n"
-        for place in range(self.k):
-            there = self.cycles if place < self.accept_length - 1 else 0
+        for place, there in enumerate(self._accepted_at(self.cycles)):
             text += f'{name}_accepted_tokens_per_pos_total{{engine="0",position="{place}"}} {there}\n'
         return text + f"# TYPE vllm:generation_tokens counter\nvllm:generation_tokens_total{labels} {self.written}\n"

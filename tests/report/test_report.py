@@ -95,8 +95,8 @@ def test_every_kind_is_told_by_its_fields(tmp_path: Path) -> None:
         ('{"figures": 1, "server": 2, "schema": 7}', "has schema 7; this version reads 1"),
         ('{"figures": 1, "server": 2, "schema": 1}', "is a broken result"),
         ('{"verdict": 1, "findings": []}', "is a broken result"),
-        ('{"speeds": [], "heat": [{"title": "", "rows": ["1"], "columns": ["1"], "ratio": [[1, 2]], "notes": [], '
-         '"here": null}]}', "rows of other lengths"),
+        ('{"speeds": [], "heat": [{"down": "", "across": "", "rows": ["1"], "columns": ["1"], "ratio": [[1, 2]], '
+         '"notes": [], "here": null}]}', "rows of other lengths"),
         ("[" * 100_000, "cannot read"),
         ('{"a": "\\ud800"}', "cannot read"),
     ],
@@ -156,6 +156,31 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
 def test_a_whole_page() -> None:
     found = [source(gpu_profile(), "profile.json"), *read([DATA / "breakeven.json"])]
     check("report.html", page(found).replace(f"outpace {__version__}", "outpace VERSION"))
+
+
+def test_what_stands_on_top_is_not_said_again_below() -> None:
+    doctor = msgspec.convert(json.loads((DATA / "doctor.json").read_text()), type=Doctor)
+    first = doctor.verdict[0].partition(":")[0]
+    assert page([source(doctor)]).count(first) == 1
+    assert page([source(real(gpu_profile())), source(doctor)]).count(first) == 1, "the profile speaks on top"
+
+
+def test_places_are_drawn_once_however_many_sources_tell_them() -> None:
+    record = benched()
+    assert sum(bool(each.by_position) for each in record.acceptance) == 2
+    assert page([source(record)]).count("Accepted at each position") == 1
+
+
+def test_figures_that_were_given_end_in_what_would_have_to_change() -> None:
+    (found,) = read([DATA / "breakeven.json"])
+    assert isinstance(found.result, Breakeven)
+    assert told(found.result)[2] == (
+        "Leave speculation off until a cycle brings more than 2.42 tokens or a verify takes less than 24.2 ms."
+    )
+    assert told(replace(found.result, ratio=1.2))[2] == "Nothing in these files asks for a change."
+    shown = page([found])
+    assert "accept length ↓" in shown and "verify in plain steps →" in shown
+    assert "150.0 tok/s" in shown and "What a speed takes" in shown
 
 
 class Elements(HTMLParser):

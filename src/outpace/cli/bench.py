@@ -15,8 +15,8 @@ from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.run import Tokens, bench
 from outpace.lab.bench.settings import Asking, Load
-from outpace.lab.subject import pinned, running, subject_of
-from outpace.lab.token_counter import read_tokenizer
+from outpace.lab.bench.subject import pinned, running, subject_of
+from outpace.lab.workload.token_counter import read_tokenizer
 from outpace.lab.written import to_csv, to_json
 
 SUMMARY = "the speed of any OpenAI-compatible server, as its clients see it"

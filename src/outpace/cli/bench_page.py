@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from outpace.fingerprint import one_line
 from outpace.lab.bench.exposed import Acceptance
 from outpace.lab.bench.figures import Bucket, Figures
-from outpace.lab.bench.interval import Rate, Spread
 from outpace.lab.bench.record import BenchRecord
+from outpace.lab.intervals.bootstrap import Rate, Spread
 
 WIDTH = 100
 SOURCES = {"requests": "its answers", "counters": "counters in its metrics", "gauge": "a gauge in its metrics"}

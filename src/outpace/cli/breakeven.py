@@ -11,10 +11,10 @@ from typing import Any
 from outpace.cli import heat
 from outpace.cli.options import add_json_flag, new_parser
 from outpace.errors import ConfigError
-from outpace.lab.best_k import best
-from outpace.lab.breakeven import Balance
-from outpace.lab.breakeven_report import BreakevenReport, Figures, Reach, report
-from outpace.lab.cost_rows import CostRows, read_cost_rows
+from outpace.lab.breakeven.balance import Balance
+from outpace.lab.breakeven.best_k import best
+from outpace.lab.breakeven.cost_rows import CostRows, read_cost_rows
+from outpace.lab.breakeven.report import BreakevenReport, Figures, Reach, report
 
 SUMMARY = "whether speculation pays, by arithmetic on figures that you give"
 DESCRIPTION = """

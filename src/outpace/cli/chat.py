@@ -10,7 +10,7 @@ from typing import Any
 
 from outpace import LLM, Chunk, RequestError, SamplingParams
 from outpace.cli import figures, options
-from outpace.lab.timing import Timing, time_answer
+from outpace.lab.timing.answer import Timing, time_answer
 
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401  arrow keys and history at input(), where the platform has them

@@ -18,12 +18,12 @@ from outpace.fingerprint import machine, one_line
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.run import Tokens
 from outpace.lab.bench.settings import Asking
+from outpace.lab.bench.subject import Subject, pinned, running, subject_of
 from outpace.lab.paired.blocks import ROLES, counted
 from outpace.lab.paired.record import CompareRecord, Side
 from outpace.lab.paired.trial import Comparing, Contender, compare
 from outpace.lab.paired.verdict import Ratio, Verdict
-from outpace.lab.subject import Subject, pinned, running, subject_of
-from outpace.lab.token_counter import read_tokenizer
+from outpace.lab.workload.token_counter import read_tokenizer
 from outpace.lab.written import to_csv, to_json
 
 SUMMARY = "two servers, settings or commits, interleaved: faster, slower, equivalent, or not known yet"

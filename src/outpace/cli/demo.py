@@ -13,11 +13,11 @@ from outpace.cli import options
 from outpace.cli.columns import Columns
 from outpace.cli.status import Status
 from outpace.fingerprint import machine, one_line
-from outpace.lab.compare import MIN_PROMPTS
-from outpace.lab.demo import ENGINE, PLAIN, PROMPTS, SPECULATIVE, DemoSettings, run_demo
-from outpace.lab.demo_report import DemoReport, Measured
-from outpace.lab.lossless import Difference
-from outpace.lab.timing import Timing
+from outpace.lab.demo.lossless import Difference
+from outpace.lab.demo.report import DemoReport, Measured
+from outpace.lab.demo.run import ENGINE, PLAIN, PROMPTS, SPECULATIVE, DemoSettings, run_demo
+from outpace.lab.intervals.bootstrap import MIN_VALUES
+from outpace.lab.timing.answer import Timing
 
 SUMMARY = "plain and speculative decoding side by side, measured, with the reason why"
 DESCRIPTION = """
@@ -142,6 +142,6 @@ def _name(measured: Measured) -> str:
 def _range(report: DemoReport) -> str:
     interval = report.speedup
     if interval.bounds is None:
-        return f"no interval: it takes {MIN_PROMPTS} prompts or more"
+        return f"no interval: it takes {MIN_VALUES} prompts or more"
     found = f"95%: {interval.bounds[0]:.2f} … {interval.bounds[1]:.2f}"
     return found if interval.conclusive else f"{found}, inconclusive"

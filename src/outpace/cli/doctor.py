@@ -124,6 +124,8 @@ def kind_of(target: str) -> str:
         return "a model" if path.suffix == ".gguf" else "a log"
     if path.is_dir():
         return "a model" if (path / "config.json").is_file() else "a log"
+    if path.exists():  # a pipe, such as a shell makes of <(docker logs server)
+        return "a log"
     looks_like_a_file = target.startswith((".", "/", "~")) or path.suffix in (".log", ".txt", ".out")
     return "a log" if looks_like_a_file else "a model"
 

@@ -13,12 +13,12 @@ from outpace.cli import options
 from outpace.cli.compare import measured, sentence
 from outpace.errors import ConfigError
 from outpace.lab.bench.settings import Asking
+from outpace.lab.bench.subject import subject_of
 from outpace.lab.experiments import page
 from outpace.lab.experiments.outcome import outcome
 from outpace.lab.experiments.record import Experiment
 from outpace.lab.experiments.store import Store, now
 from outpace.lab.paired.trial import Comparing
-from outpace.lab.subject import subject_of
 
 SUMMARY = "a hypothesis, a change, was it applied, what came of it: kept in a directory"
 DESCRIPTION = """

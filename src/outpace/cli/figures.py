@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outpace import LLM, RequestStats
-from outpace.lab.timing import Timing
+from outpace.lab.timing.answer import Timing
 
 
 def line(llm: LLM, timing: Timing, stats: RequestStats) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from outpace import LLM, Chunk, RequestError
 from outpace.cli import figures, options
-from outpace.lab.timing import time_answer
+from outpace.lab.timing.answer import time_answer
 
 SUMMARY = "answer one prompt and exit"
 DESCRIPTION = """

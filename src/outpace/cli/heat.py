@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.lab.heat import Heat
+from outpace.lab.breakeven.heat import Heat
 
 SHADES = ((0.9, "░"), (1.0, "▒"), (1.5, "▓"), (float("inf"), "█"))
 """Up to each value; at 1 exactly speculation does not pay."""

@@ -10,8 +10,8 @@ from typing import Any
 from outpace import ConfigError
 from outpace.cli import options
 from outpace.engine.shipped import shipped_drafter
-from outpace.lab.anatomy import TargetAnatomy, target_anatomy
-from outpace.lab.drafter_anatomy import DrafterAnatomy, drafter_anatomy, is_drafter
+from outpace.lab.anatomy.drafter import DrafterAnatomy, drafter_anatomy, is_drafter
+from outpace.lab.anatomy.target import TargetAnatomy, target_anatomy
 from outpace.models.source import locate
 
 SUMMARY = "what a model or a drafter is, and how it would be wired, without loading weights"

@@ -13,11 +13,11 @@ from outpace.cli.status import Status
 from outpace.engine.devices import enter, resolve_device, resolve_dtype
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
-from outpace.lab.demo import PROMPTS
+from outpace.lab.demo.run import PROMPTS
 from outpace.lab.profile import run as profiling
 from outpace.lab.profile.contenders import write_trace
 from outpace.lab.profile.run import ENGINE, ProfileSettings
-from outpace.lab.shapes import SHAPES, random_llm
+from outpace.lab.shapes.dense import SHAPES, random_llm
 from outpace.lab.written import to_json
 
 DEFAULT_MODEL = "smollm2"

@@ -37,6 +37,8 @@ class Speculation:
     accepted: float | None = None
     accepted_at: tuple[float, ...] = ()
     """Accepted at each place of a draft."""
+    drafted_at: tuple[float, ...] = ()
+    """Cycles that made a draft at each place; not told where every cycle makes one at every place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,11 @@ class Answer:
     @property
     def decode_s(self) -> float:
         return self.last_s - self.first_s
+
+    @property
+    def num_texts(self) -> int:
+        """Pieces that brought text."""
+        return sum(piece.num_characters > 0 for piece in self.pieces)
 
     @property
     def tokens(self) -> int:

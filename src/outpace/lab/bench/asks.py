@@ -15,7 +15,7 @@ from typing import Any
 
 from outpace.errors import ConfigError
 from outpace.lab.bench.settings import LONGEST
-from outpace.lab.workload import SETS, load
+from outpace.lab.workload.eval_sets import SETS, load
 
 MAX_LINES = 1_000_000
 

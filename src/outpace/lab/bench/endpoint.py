@@ -18,10 +18,13 @@ import httpx2
 from outpace.errors import ConfigError
 from outpace.lab.bench.answer import Answer
 from outpace.lab.bench.asks import Ask
+from outpace.lab.bench.body import TooLongError, read_events, read_page
 from outpace.lab.bench.settings import Asking
 from outpace.lab.bench.stream import Stream
 from outpace.lab.bench.told import ASKING
 
+NO_STREAMS = ("text/html", "application/json")
+"""What a stream of events does not come as: a proxy's page, an answer in one piece."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 PROBE_S = 10.0
 MOST_SAID = 300
@@ -34,6 +37,8 @@ USAGES: tuple[dict[str, Any], ...] = (
 )
 """Ways to ask for token counts, the most telling first."""
 
+MOST_LEVELS, TOO_DEEP = 32, "(nested too deep)"
+"""Of settings within settings that are kept."""
 SECRET = re.compile(r"key|secret|password|credential|(^|_)token$", re.IGNORECASE)
 
 
@@ -73,52 +78,60 @@ class Endpoint:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def get(self, path: str) -> httpx2.Response | None:
-        """What the server has there; None if it has nothing.
+    async def get(self, path: str) -> httpx2.Response:
+        """What the server answers there, whatever its status.
 
         Raises:
-            ConfigError: it cannot be reached.
+            ConfigError: it cannot be reached, or sends without end.
         """
         try:
-            response = await self._http.get(path, timeout=PROBE_S)
-        except httpx2.TimeoutException:
+            async with asyncio.timeout(PROBE_S), self._http.stream("GET", path) as response:
+                return await read_page(response)
+        except (TimeoutError, httpx2.TimeoutException):
             raise ConfigError(f"{self.url} does not answer within {PROBE_S:g} s; is the server ready?") from None
+        except TooLongError as error:
+            raise ConfigError(f"{self.url}{path} sends {error}; is it an inference server?") from None
         except httpx2.HTTPError as error:
             raise ConfigError(
                 f"cannot reach {self.url}: {str(error) or type(error).__name__}; is the server running there?"
             ) from None
-        return response if response.status_code == 200 else None
 
     async def get_json(self, path: str) -> dict[str, Any]:
         """As `get`; empty where there is no JSON object."""
         response = await self.get(path)
         try:
-            found = None if response is None else response.json()
-        except ValueError:
+            found = response.json() if response.status_code == 200 else None
+        except (ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
     async def metrics(self) -> str | None:
         """Its Prometheus text; None where it shows none."""
         response = await self.get("/metrics")
-        return None if response is None else response.text
+        return response.text if response.status_code == 200 else None
 
     async def ask(self, ask: Ask, asking: Asking, model: str, number: int) -> Answer:
         """One request, streamed. Whatever goes wrong is told by the answer's `error`."""
         clock = asyncio.get_running_loop().time
-        stream = Stream(ask, clock())
+        stream = Stream(ask, clock(), ask.max_tokens or asking.max_tokens)
         path = "/v1/chat/completions" if asking.api == "chat" else "/v1/completions"
         try:
             async with asyncio.timeout(asking.timeout_s):
                 async with self._http.stream("POST", path, json=self._body(ask, asking, model, number)) as response:
+                    kind = response.headers.get("content-type", "").partition(";")[0]
                     if response.status_code != 200:
-                        await response.aread()
-                        return stream.failed(clock(), f"HTTP {response.status_code}", said(response))
-                    async for line in response.aiter_lines():
-                        if line.startswith("data:"):
-                            stream.event(clock(), line[5:].strip())
+                        page = await read_page(response)
+                        return stream.failed(clock(), f"HTTP {response.status_code}", said(page))
+                    if kind in NO_STREAMS:
+                        return stream.failed(clock(), "no stream", f"it answers with {kind}")
+                    async for data in read_events(response):
+                        stream.event(clock(), data)
+                        if stream.is_broken:
+                            break
         except TimeoutError:
             return stream.failed(clock(), "timeout", f"no end after {asking.timeout_s:g} s")
+        except TooLongError as error:
+            return stream.failed(clock(), "broken stream", f"one event is {error}")
         except httpx2.HTTPError as error:
             return stream.failed(clock(), "connection", str(error) or type(error).__name__)
         return stream.answer(clock())
@@ -140,7 +153,7 @@ class Endpoint:
                 break
             refused = refused or answer.error
         if answer.error is not None:
-            raise ConfigError(f"{self.url} does not answer: {answer.error}")
+            raise ConfigError(f"{self.url} gives no answer that can be measured: {answer.error}")
         return answer
 
     def _body(self, ask: Ask, asking: Asking, model: str, number: int) -> dict[str, Any]:
@@ -161,23 +174,25 @@ def said(response: httpx2.Response) -> str:
     """The server's own words in an error response."""
     try:
         found = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return response.text[:MOST_SAID]
     error = found.get("error", found) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
     return (message if isinstance(message, str) else json.dumps(message))[:MOST_SAID]
 
 
-def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+def without_secrets(settings: Mapping[str, Any], levels: int = MOST_LEVELS) -> dict[str, Any]:
     """A server's settings as they may be kept: SGLang's, for one, tell the API key to whoever asks."""
     return {
-        name: _without(value)
+        name: _without(value, levels - 1)
         for name, value in settings.items()
         if not SECRET.search(name) or value is None or isinstance(value, bool | int | float)
     }
 
 
-def _without(value: Any) -> Any:
+def _without(value: Any, levels: int) -> Any:
+    if levels < 0 and isinstance(value, Mapping | list):
+        return TOO_DEEP
     if isinstance(value, Mapping):
-        return without_secrets(value)
-    return [_without(each) for each in value] if isinstance(value, list) else value
+        return without_secrets(value, levels)
+    return [_without(each, levels - 1) for each in value] if isinstance(value, list) else value

@@ -2,9 +2,10 @@
 
 Accept length is tokens a cycle, the bonus token included; acceptance rate is accepted ÷ drafted.
 
-- ours: `outpace_cycles`, `outpace_emitted`, `outpace_drafted`, `outpace_accepted`, counters.
-- vLLM: `vllm:spec_decode_num_drafts`, `…_draft_tokens`, `…_accepted_tokens` and `…_accepted_tokens_per_pos`, counters.
-  Its draft is a cycle, and the bonus token is not among the accepted.
+- ours: `outpace_cycles`, `outpace_emitted`, `outpace_drafted`, `outpace_accepted`, `outpace_drafted_at` and
+  `outpace_accepted_at`, counters. Plain steps are cycles too; the two by position are of cycles that drafted there.
+- vLLM: `vllm:spec_decode_num_drafts`, `…_draft_tokens`, `…_accepted_tokens`, `…_accepted_tokens_per_pos` and, newer,
+  `…_draft_tokens_per_pos`, counters. Its draft is a cycle, and the bonus token is not among the accepted.
 - SGLang: `sglang:spec_accept_length` and `sglang:spec_num_draft_tokens`, gauges of the last interval; the bonus token
   is in both. Its `spec_accept_rate` is accept length ÷ draft tokens in some versions and accepted ÷ proposed in others,
   so the rate is computed from the length instead.
@@ -39,7 +40,7 @@ class Acceptance:
     accepted: float | None = None
     cycles: float | None = None
     by_position: tuple[float, ...] = ()
-    """Accepted at each place of a draft ÷ cycles."""
+    """Accepted at each place of a draft ÷ cycles that drafted there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,35 +83,32 @@ def of_counters(before: Metrics, after: Metrics) -> Acceptance | None:
     def grown(name: str, position: str = "") -> float:
         return (after.get(name, position) or 0.0) - (before.get(name, position) or 0.0)
 
+    def by_place(name: str) -> tuple[float, ...]:
+        places = sorted(int(place) for known, place in after.values if known == name and place.isdigit())
+        return tuple(grown(name, str(place)) for place in places)
+
     if (cycles := grown("outpace_cycles")) > 0:
-        return _acceptance(
-            "counters",
-            [
-                Speculation(
-                    emitted=grown("outpace_emitted"),
-                    cycles=cycles,
-                    drafted=grown("outpace_drafted"),
-                    accepted=grown("outpace_accepted"),
-                )
-            ],
+        ours = Speculation(
+            emitted=grown("outpace_emitted"),
+            cycles=cycles,
+            drafted=grown("outpace_drafted"),
+            accepted=grown("outpace_accepted"),
+            accepted_at=by_place("outpace_accepted_at"),
+            drafted_at=by_place("outpace_drafted_at"),
         )
+        return _acceptance("counters", [ours])
     vllm = "vllm:spec_decode_num_"
     if (drafts := grown(f"{vllm}drafts")) > 0:
         accepted = grown(f"{vllm}accepted_tokens")
-        per_position = f"{vllm}accepted_tokens_per_pos"
-        places = sorted(int(place) for name, place in after.values if name == per_position and place.isdigit())
-        return _acceptance(
-            "counters",
-            [
-                Speculation(
-                    emitted=drafts + accepted,
-                    cycles=drafts,
-                    drafted=grown(f"{vllm}draft_tokens"),
-                    accepted=accepted,
-                    accepted_at=tuple(grown(per_position, str(place)) for place in places),
-                )
-            ],
+        theirs = Speculation(
+            emitted=drafts + accepted,
+            cycles=drafts,
+            drafted=grown(f"{vllm}draft_tokens"),
+            accepted=accepted,
+            accepted_at=by_place(f"{vllm}accepted_tokens_per_pos"),
+            drafted_at=by_place(f"{vllm}draft_tokens_per_pos"),
         )
+        return _acceptance("counters", [theirs])
     return None
 
 
@@ -137,8 +135,6 @@ def generated(before: Metrics, after: Metrics) -> float | None:
 
 def _acceptance(source: Source, told: Sequence[Speculation]) -> Acceptance:
     cycles = sum(each.cycles for each in told)
-    known = all(each.accepted_at for each in told)
-    accepted_at = map(sum, zip_longest(*(each.accepted_at for each in told), fillvalue=0.0)) if known else ()
     drafted, accepted = (sum(getattr(each, name) or 0.0 for each in told) for name in ("drafted", "accepted"))
     return Acceptance(
         source=source,
@@ -147,5 +143,16 @@ def _acceptance(source: Source, told: Sequence[Speculation]) -> Acceptance:
         drafted=drafted,
         accepted=accepted,
         cycles=cycles,
-        by_position=tuple(count / cycles for count in accepted_at),
+        by_position=_by_position([each for each in told if each.drafted != 0], cycles),
     )
+
+
+def _by_position(told: Sequence[Speculation], cycles: float) -> tuple[float, ...]:
+    """Of what drafted at all; () where some of it does not tell its places."""
+    if not all(each.accepted_at for each in told):
+        return ()
+    accepted = [sum(counts) for counts in zip_longest(*(each.accepted_at for each in told), fillvalue=0.0)]
+    drafted = [sum(counts) for counts in zip_longest(*(each.drafted_at for each in told), fillvalue=0.0)]
+    if not all(each.drafted_at for each in told):
+        drafted = [cycles] * len(accepted)
+    return tuple(stood / made for stood, made in zip(accepted, drafted, strict=False) if made > 0)

@@ -10,6 +10,8 @@
 | decode tok/s | tokens after the first event ÷ the time they took: 1 ÷ time per output token |
 | total tok/s | tokens of all answers ÷ the run's wall-clock time |
 | goodput | requests a second, and their tok/s, that kept within all limits |
+
+Intervals are of the bootstrap over requests: how far a figure would move with other prompts of their kind.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outpace.lab.bench.answer import Answer
-from outpace.lab.bench.interval import Rate, Spread, rate, spread, weighted_spread
 from outpace.lab.bench.load import Driven
 from outpace.lab.bench.settings import Load
+from outpace.lab.intervals.bootstrap import Rate, Spread, rate, spread, weighted_spread
 
 FIRST_EDGE = 256
 

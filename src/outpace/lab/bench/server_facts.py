@@ -8,9 +8,13 @@ from typing import Any, Literal
 from httpx2 import Response
 
 from outpace.errors import ConfigError
-from outpace.lab.bench.endpoint import Endpoint, without_secrets
+from outpace.lab.bench.endpoint import Endpoint, said, without_secrets
+from outpace.lab.bench.told import part, whole
 
 Engine = Literal["outpace", "vllm", "sglang", "unknown"]
+
+STATE = "/v1/outpace/state"
+"""What a server of ours tells of itself: `version`, `settings` as resolved, `now`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +41,14 @@ async def ask_server(endpoint: Endpoint, model_name: str | None) -> ServerFacts:
     """Finds out.
 
     Raises:
-        ConfigError: it cannot be reached, or has no model of that name.
+        ConfigError: it cannot be reached, wants a key, or has no model of that name.
     """
     response = await endpoint.get("/v1/models")
     listed = _listed(response)
-    names = [entry.get("id") for entry in listed]
+    names = [entry["id"] for entry in listed]
     model = model_name or next(iter(names), None)
     if model is None:
-        raise ConfigError(f"{endpoint.url} lists no model at /v1/models; name one with --model-name")
+        raise ConfigError(f"{endpoint.url} lists no model at /v1/models{_why_none(response)}")
     if names and model not in names:
         raise ConfigError(f"{endpoint.url} has no model {model!r}; it lists {', '.join(map(str, names))}")
     metrics = await endpoint.metrics() or ""
@@ -54,27 +58,43 @@ async def ask_server(endpoint: Endpoint, model_name: str | None) -> ServerFacts:
         url=endpoint.url,
         model=model,
         engine=engine,
-        version=version,
-        max_context=entry.get("max_model_len"),
+        version=version if isinstance(version, str) else None,
+        max_context=whole(entry.get("max_model_len")),
         settings=without_secrets(settings),
         has_metrics=bool(metrics),
     )
 
 
-def _listed(response: Response | None) -> list[dict[str, Any]]:
-    """Models; none where the answer is something else."""
+def _listed(response: Response) -> list[dict[str, Any]]:
+    """Models that have a name; none where the answer is something else."""
     try:
-        found = None if response is None else response.json()
-    except ValueError:
+        found = response.json() if response.status_code == 200 else None
+    except (ValueError, RecursionError):
         return []
     data = found.get("data") if isinstance(found, dict) else None
-    return [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+    entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+    return [entry for entry in entries if isinstance(entry.get("id"), str)]
 
 
-async def _engine(endpoint: Endpoint, metrics: str, owner: str) -> tuple[Engine, dict[str, Any], str | None]:
+def _why_none(response: Response) -> str:
+    """What it answers instead, and what would help."""
+    status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0] or "nothing"
+    if status in (401, 403):
+        return f": HTTP {status}, {said(response)}; put the server's key into OPENAI_API_KEY"
+    if status >= 500:
+        return f": HTTP {status}, {said(response)}; is the server ready?"
+    if status in (200, 404):
+        return (
+            f" (HTTP {status}, {kind}): is it a server of OpenAI's API? One that lists none can be benched with "
+            "--model-name"
+        )
+    return f" (HTTP {status}); is it the server's own URL?"
+
+
+async def _engine(endpoint: Endpoint, metrics: str, owner: str) -> tuple[Engine, dict[str, Any], Any]:
     if "outpace_" in metrics or owner == "outpace":
-        settings = (await endpoint.get_json("/v1/outpace/state")).get("settings") or {}
-        return "outpace", settings, settings.get("outpace")
+        state = await endpoint.get_json(STATE)
+        return "outpace", dict(part(state.get("settings"))), state.get("version")
     if "sglang:" in metrics or owner == "sglang":
         settings = await endpoint.get_json("/server_info") or await endpoint.get_json("/get_server_info")
         return "sglang", settings, settings.get("version")

@@ -17,6 +17,8 @@ from outpace.lab.bench.answer import Answer, Piece
 from outpace.lab.bench.asks import Ask
 from outpace.lab.bench.told import beside_usage, part, speculation, whole
 
+MOST_PIECES = 16
+"""Of text, a token: what comes between may cut tokens into pieces, but not into ever more."""
 TEXTS = ("content", "reasoning_content", "reasoning", "text")
 
 
@@ -26,10 +28,11 @@ class Stream:
     Args:
         ask: what was asked.
         sent_s: when.
+        max_tokens: of the answer, as was asked.
     """
 
-    def __init__(self, ask: Ask, sent_s: float) -> None:
-        self._ask, self._sent_s = ask, sent_s
+    def __init__(self, ask: Ask, sent_s: float, max_tokens: int) -> None:
+        self._ask, self._sent_s, self._max_tokens = ask, sent_s, max_tokens
         self._pieces: list[Piece] = []
         self._usage: dict[str, Any] = {}
         self._beside: dict[str, Any] = {}
@@ -37,13 +40,18 @@ class Stream:
         self._error: str | None = None
         self._text: list[str] = []
 
+    @property
+    def is_broken(self) -> bool:
+        """Nothing that comes now would mend it."""
+        return self._error is not None
+
     def event(self, at_s: float, data: str) -> None:
         """The data of one server-sent event."""
         if data == "[DONE]" or self._error is not None:
             return
         try:
             event = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict):
             self._error = f"broken stream: an event is no JSON object: {data[:80]}"
@@ -67,6 +75,9 @@ class Stream:
         delta = part(choice.get("delta")) or choice
         text = "".join(delta[name] for name in TEXTS if isinstance(delta.get(name), str))
         self._finish_reason = choice.get("finish_reason") or self._finish_reason
+        if len(self._pieces) > MOST_PIECES * (1 + self._max_tokens):
+            self._error = f"endless stream: {len(self._pieces):,} pieces for {self._max_tokens:,} tokens at most"
+            return
         if not text and (not choice.get("finish_reason") or not self._pieces):
             return
         so_far = whole(usage.get("completion_tokens"))
@@ -81,7 +92,14 @@ class Stream:
             return self._made(ended_s, "cut stream: it ended without a finish reason")
         if not self._pieces:
             return self._made(ended_s, f"empty answer: no text before finish reason {self._finish_reason!r}")
-        return self._made(ended_s, None)
+        return self._made(ended_s, self._wrong_usage())
+
+    def _wrong_usage(self) -> str | None:
+        """Counts that cannot be, in which case no speed can be told."""
+        tokens = self._usage.get("completion_tokens")
+        if tokens is None or (whole(tokens) is not None and 1 <= tokens <= self._max_tokens):
+            return None
+        return f"wrong usage: it counts {tokens!r:.40} tokens in an answer with text, of {self._max_tokens:,} at most"
 
     def failed(self, ended_s: float, kind: str, said: str) -> Answer:
         """It broke off."""

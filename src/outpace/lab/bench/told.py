@@ -2,7 +2,7 @@
 
 | server | where | cycles | accepted by place |
 |---|---|---|---|
-| ours | `usage.speculation` | told | no |
+| ours | `usage.speculation` | told | `accepted_at`, of `drafted_at` |
 | vLLM (pull request 48915) | `metrics.speculative_decoding` | `num_spec_steps` | a histogram |
 | SGLang, if asked (pull request 33518) | `sglext.spec_tokens_details` | `spec_verify_ct` | a histogram |
 | SGLang's usage, others' | `usage.completion_tokens_details` | tokens that no draft brought | no |
@@ -27,6 +27,7 @@ DRAFTED = ("num_draft_tokens", "spec_num_proposed_drafts")
 HISTOGRAMS = ("acceptance_histogram", "spec_correct_drafts_histogram")
 """Cycles by how many drafts they accepted, from 0 on."""
 MOST_PLACES = 64
+MOST_COUNT = 1 << 53
 
 
 def beside_usage(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,9 +52,13 @@ def speculation(usage: Mapping[str, Any], beside: Mapping[str, Any]) -> Speculat
     tokens = whole(usage.get("completion_tokens"))
     ours = part(usage.get("speculation"))
     if (cycles := whole(ours.get("cycles"))) and isinstance(ours.get("accept_length"), int | float):
-        emitted = round(ours["accept_length"] * cycles)
         return Speculation(
-            emitted=emitted, cycles=cycles, drafted=whole(ours.get("drafted")), accepted=whole(ours.get("accepted"))
+            emitted=round(ours["accept_length"] * cycles),
+            cycles=cycles,
+            drafted=whole(ours.get("drafted")),
+            accepted=whole(ours.get("accepted")),
+            accepted_at=_counts(ours.get("accepted_at")),
+            drafted_at=_counts(ours.get("drafted_at")),
         )
     accepted = _first(beside, ACCEPTED)
     if (steps := _first(beside, STEPS)) and accepted is not None:
@@ -90,6 +95,13 @@ def _places(histogram: Any) -> tuple[float, ...]:
     return tuple(float(sum(histogram[place + 1 :])) for place in range(min(MOST_PLACES, len(histogram) - 1)))
 
 
+def _counts(told: Any) -> tuple[float, ...]:
+    """Counts by place; () where it is no list of such."""
+    if not isinstance(told, list) or any(whole(count) is None for count in told):
+        return ()
+    return tuple(map(float, told[:MOST_PLACES]))
+
+
 def _first(values: Mapping[str, Any], names: Sequence[str]) -> int | None:
     return next((found for name in names if (found := whole(values.get(name))) is not None), None)
 
@@ -100,5 +112,7 @@ def part(value: Any) -> Mapping[str, Any]:
 
 
 def whole(value: Any) -> int | None:
-    """A count; None where it is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A count; None where it is none. Some write 20.0, and nobody counts beyond `MOST_COUNT`."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNT else None

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from outpace.config import MAX_K
-from outpace.lab.best_k import accept_lengths, even_acceptance
-from outpace.lab.breakeven import Balance
+from outpace.lab.breakeven.balance import Balance
+from outpace.lab.breakeven.best_k import accept_lengths, even_acceptance
 from outpace.lab.doctor.case import Case, Measures
 from outpace.lab.doctor.finding import Advice, Confidence
 

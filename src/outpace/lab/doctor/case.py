@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outpace.lab.breakeven import Balance
+from outpace.lab.breakeven.balance import Balance
 from outpace.lab.doctor.client import Client
 from outpace.lab.doctor.evidence import Run, Window
 from outpace.lab.doctor.finding import Cite, Figure, Kind

@@ -28,6 +28,15 @@ from outpace.lab.logs.records import (
     Unread,
 )
 
+PACKED = {
+    b"\x1f\x8b": ("packed with gzip", "gunzip"),
+    b"\x28\xb5\x2f\xfd": ("packed with zstd", "unzstd"),
+    b"\xfd7zXZ": ("packed with xz", "unxz"),
+    b"PK\x03\x04": ("a zip file", "unzip"),
+    b"\xff\xfe": ("UTF-16", "iconv -f utf-16 -t utf-8"),
+    b"\xfe\xff": ("UTF-16", "iconv -f utf-16 -t utf-8"),
+}
+"""How files begin that hold a log all the same: what they are, and what unpacks them."""
 MOST_RANKS = 64
 MOST_RUNS = 64
 NESTED = ("speculative_config", "compilation_config")
@@ -38,11 +47,15 @@ def runs_of(path: Path) -> tuple[list[Run], Tally]:
     """Every run in a log, and how much of it was read.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: there is no such file, or it is packed.
     """
     tally = Tally()
     try:
         with path.open("rb") as file:
+            begins = file.peek(4)
+            for magic, (what, remedy) in PACKED.items():
+                if begins.startswith(magic):
+                    raise ConfigError(f"{path} is {what}, no text; give what {remedy} makes of it")
             return list(runs_in(_counted(read_log(file), tally), path.name)), tally
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; name a server's log") from error
@@ -187,9 +200,19 @@ class Collector:
         rank = self._rank(stats)
         steady = rank.last_running == stats.running and stats.prompt_tok_s == 0.0
         rank.last_running = stats.running
-        window = _window(self._cite(stats), stats.tok_s, spec.accept_length if spec else None, None)
+        length = None if spec is None else self._length(spec)
+        if spec is not None and length is None:
+            return  # it speculated, and how many tokens a cycle brought is not told
+        window = _window(self._cite(stats), stats.tok_s, length, None)
         if window is not None and stats.running:
             rank.add(window, stats.running, steady=steady)
+
+    def _length(self, spec: SpecStats) -> float | None:
+        """As printed, or from the rate where the arguments say how many a cycle drafts."""
+        longest = self._run.max_accept_length
+        if spec.accept_length is not None or spec.acceptance_rate is None or longest is None:
+            return spec.accept_length
+        return 1.0 + spec.acceptance_rate * (longest - 1)
 
 
 def _window(cite: Cite, tok_s: float, accept_length: float | None, tokens: int | None) -> Window | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outpace.lab.breakeven import Balance
+from outpace.lab.breakeven.balance import Balance
 from outpace.lab.doctor.case import Case, Measures, cites
 from outpace.lab.doctor.finding import Finding, Kind
 

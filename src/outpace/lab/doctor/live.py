@@ -18,13 +18,12 @@ from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.exposed import Acceptance, Metrics
 from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.run import bench
-from outpace.lab.bench.server_facts import ServerFacts, ask_server
+from outpace.lab.bench.server_facts import STATE, ServerFacts, ask_server
 from outpace.lab.bench.settings import Asking, Load
 from outpace.lab.doctor.evidence import Run, Value, Window
 from outpace.lab.doctor.finding import Cite, Figure, Finding, Unknown
 
 RUNNING = ("outpace_running", "vllm:num_requests_running", "sglang:num_running_reqs")
-STATE = "/v1/outpace/state"
 SAMPLE_S = 0.5
 MEANT = {"k": "num_speculative_tokens"}
 """Our own names for what logs call otherwise."""
@@ -48,7 +47,7 @@ async def watch(endpoint: Endpoint, seconds: float, progress: Callable[[str], No
     facts = await ask_server(endpoint, None)
     readings: list[Metrics] = []
     began = time.monotonic()
-    progress(f"watching {facts.url} for {seconds:g} s")
+    progress(f"watching for {seconds:g} s")
     while facts.has_metrics and (len(readings) < 2 or time.monotonic() - began < seconds):
         readings.append(exposed.read_metrics(await endpoint.metrics() or ""))
         await asyncio.sleep(min(SAMPLE_S, max(0.01, seconds - (time.monotonic() - began))))
@@ -100,7 +99,7 @@ def _seen(
     facts: ServerFacts, state: Mapping[str, Any], windows: Sequence[Window], running: int, told: Acceptance | None
 ) -> Seen:
     cite = Cite(f"{facts.url}{STATE if facts.engine == 'outpace' else ''}")
-    asked = {name: Value(value, cite) for name, value in _flat(facts.settings)}
+    asked = {name: Value(value, cite) for name, value in _settings(facts)}
     asked |= {other: asked[name] for name, other in MEANT.items() if name in asked}
     run = Run(
         source=facts.url,
@@ -227,8 +226,13 @@ def _within(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     return values
 
 
+def _settings(facts: ServerFacts) -> Iterator[tuple[str, Any]]:
+    """Every setting under its own name. Ours has several of one name, such as control's k: the engine's comes last."""
+    yield from _flat(facts.settings)
+    yield from _flat(_within(facts.settings, "engine"))
+
+
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every setting under its own name."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value)

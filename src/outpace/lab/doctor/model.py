@@ -12,12 +12,13 @@ from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
 from outpace.lab.bench.asks import read_asks
-from outpace.lab.demo import PROMPTS
+from outpace.lab.demo.run import PROMPTS, middle
 from outpace.lab.doctor import wiring
 from outpace.lab.doctor.diagnosis import Diagnosis, diagnose
 from outpace.lab.doctor.finding import Unknown
-from outpace.lab.doctor.own_engine import ENGINE, case_of, middle, phases_of, time_both, warm_up
+from outpace.lab.doctor.own_engine import ENGINE, case_of, time_both, warm_up
 from outpace.lab.profile.clock import cycle_times
+from outpace.lab.profile.contenders import phases_of
 from outpace.lab.wirings.score import Scorer, read_texts
 from outpace.lab.wirings.search import search
 from outpace.models.drafters.checkpoint import load_drafter
@@ -68,7 +69,8 @@ def examine(asked: Examined, progress: Callable[[str], None] = lambda text: None
     with cycle_times(llm) as times:
         without, with_drafts = time_both(plain, llm, prompts, params, asked.num_rounds)
     progress("taking the cycles apart")
-    case = case_of(llm, without, with_drafts, phases_of(llm, times, middle(prompts), params))
+    phases, _ = phases_of(llm, times, middle(prompts), params)
+    case = case_of(llm, without, with_drafts, phases)
     drafter = load_drafter(
         str(llm.drafter_name),
         llm.target.model,

@@ -10,14 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outpace import LLM, Chunk, RequestStats, SamplingParams
-from outpace.errors import EngineError
-from outpace.lab.compare import mirrored
 from outpace.lab.doctor.case import Case
 from outpace.lab.doctor.evidence import Phases, Run, Value, Window
 from outpace.lab.doctor.finding import Cite
-from outpace.lab.profile.clock import CycleTimes
-from outpace.lab.profile.contenders import graphs
-from outpace.lab.timing import Timing, time_answer
+from outpace.lab.timing.answer import Timing, time_answer
+from outpace.lab.timing.samples import mirrored
 
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
 """One request at a time, nothing kept, k drafts in every cycle: what is measured is speculation, not control."""
@@ -68,31 +65,11 @@ def time_one(llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams)
     return Timed(timings=tuple(t for t, _ in found), stats=RequestStats.total(stats for _, stats in found))
 
 
-def phases_of(llm: LLM, times: CycleTimes, prompt: Sequence[int], params: SamplingParams) -> dict[str, float]:
-    """Mean seconds of each phase: on a CPU of the very cycles that were timed, on a GPU of graphs that carry events.
-
-    Args:
-        llm: whose cycles they are.
-        times: what was kept of the cycles that were timed.
-        prompt: answered once more on a GPU.
-        params: of that answer.
-
-    Raises:
-        EngineError: no answer held a whole cycle.
-    """
-    if llm.device.type == "cuda":
-        return graphs(llm)([(prompt, params)]).phases
-    if not any(phases for _, phases in times.found):
-        raise EngineError("the answers were too short to time a cycle; ask for more tokens or use other prompts")
-    return times.since(0.0)[0]
-
-
 def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, float]) -> Case:
     """What was measured, with the seconds of each phase, as a case."""
     name = llm.target.source.name
     cycles = max(1, speculative.stats.cycles)
     asked = {"k": llm.config.k, "num_speculative_tokens": llm.config.k}
-    positions = [accepted / cycles for accepted in speculative.stats.accepted_at]
     return Case(
         subject=Run(
             source=name,
@@ -102,7 +79,7 @@ def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, flo
             running=1,
             windows=_windows(f"{name} with its drafter", speculative, speculative=True),
             phases=[Phases(Cite(name), cycles, {part: 1e3 * cycles * s for part, s in phases.items()})],
-            per_position=positions,
+            per_position=speculative.stats.acceptance_by_position,
             per_position_cite=Cite(name),
         ),
         plain_run=Run(
@@ -128,8 +105,3 @@ def _timed(llm: LLM, ids: Sequence[int], params: SamplingParams) -> tuple[Timing
     chunks: list[Chunk] = []
     timing = time_answer(llm, ids, params, chunks.append)
     return timing, chunks[-1].stats
-
-
-def middle(prompts: Sequence[Sequence[int]]) -> Sequence[int]:
-    """The prompt in the middle by length, so that the context is typical."""
-    return sorted(prompts, key=len)[len(prompts) // 2]

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from outpace.lab.bench.subject import Subject
 from outpace.lab.doctor import settings as doctor
 from outpace.lab.doctor.case import Case, measure
 from outpace.lab.doctor.evidence import Run
 from outpace.lab.experiments.record import Applied, State
-from outpace.lab.subject import Subject
 
 ALIASES = {"drafter": "drafter_source"}
 """Options of `outpace serve` that its settings hold under another name."""
@@ -99,13 +99,17 @@ def also_different(a: Mapping[str, Any], b: Mapping[str, Any], named: Sequence[s
 
 
 def says(name: str, settings: Mapping[str, Any]) -> Any:
-    """The value that a server reports for a setting; "" where it reports none, or several."""
+    """The value that a server reports for a setting; "" where it reports none, or several.
+
+    Of ours the engine's own is the setting: control has a k too, the one that it chose.
+    """
     wanted = {_normal(name), ALIASES.get(_normal(name), "")} - {""}
-    values = [
-        value
+    found = {
+        field: value
         for field, value in _flat("", settings)
         if _normal(field) in wanted or _normal(field.rpartition(".")[2]) in wanted
-    ]
+    }
+    values = [value for field, value in found.items() if field.startswith("engine.")] or list(found.values())
     return values[0] if values and all(value == values[0] for value in values) else ""
 
 

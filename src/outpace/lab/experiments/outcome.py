@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from outpace.lab.bench.subject import Subject, subject_of
 from outpace.lab.doctor.case import subject as last_run
 from outpace.lab.doctor.collect import runs_of
 from outpace.lab.experiments import applied
@@ -13,7 +14,6 @@ from outpace.lab.experiments.record import Experiment, Outcome, State
 from outpace.lab.experiments.store import now
 from outpace.lab.paired.blocks import counted
 from outpace.lab.paired.record import CompareRecord, Side
-from outpace.lab.subject import Subject, subject_of
 
 
 def outcome(

@@ -19,7 +19,11 @@ _WHOLE = re.compile(r"\d{1,15}")
 _PROFILE = re.compile(r"\bprofile over (\d{1,9}) cycles? \|")
 _PHASE = re.compile(r"(\w[\w /+-]{0,40}): {0,20}(\d{1,9}(?:\.\d{1,6})?) ms/cyc \( {0,5}(\d{1,3}(?:\.\d{1,3})?)%\)")
 _CAPTURE = re.compile(r"Capture ((?:[\w-]+ ){0,4}graph)s? end\b", re.IGNORECASE)
-_KNOWN = {"#running-req", "#token", "token usage", "accept len", "accept rate", "cuda graph", "#queue-req"}
+_TOKENS = ("#token", "#full token")
+"""The second of models that keep less than all tokens in some layers."""
+_LENGTHS, _RATES = ("accept len", "avg_accept_len"), ("accept rate", "accept_rate")
+_GRAPHS = ("cuda graph", "npu graph", "cpu graph")
+_KNOWN = {"#running-req", "token usage", "#queue-req", *_TOKENS, *_LENGTHS, *_RATES, *_GRAPHS}
 _RATE = "gen throughput (token/s)"
 _SUM_OFF = 0.5
 """Percent by which the phases of a whole profile line may miss 100, by rounding."""
@@ -48,21 +52,32 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _decode(head: Head, fields: dict[str, str]) -> Decode | None:
-    """The queue stands after the throughput, so a line that has it was not cut within the throughput."""
+    """The queue stands after the throughput, so a line that has it was not cut within the throughput.
+
+    One that tells of acceptance in a way that cannot be read is none: it would be taken for plain decoding.
+    """
+    length = _first(fields, _LENGTHS)
+    if _decimal(length) is None and any("accept" in name for name in fields):
+        return None
     running, rate, queued = fields.get("#running-req", ""), fields.get(_RATE, ""), _whole(fields.get("#queue-req", ""))
     if not _WHOLE.fullmatch(running) or not _DECIMAL.fullmatch(rate) or queued is None:
         return None
     return Decode(
         head=head,
         running=int(running),
-        tokens=_whole(fields.get("#token", "")),
-        accept_length=_decimal(fields.get("accept len", "")),
-        accept_rate=_decimal(fields.get("accept rate", "")),
-        graph={"True": True, "False": False}.get(fields.get("cuda graph", "")),
+        tokens=_whole(_first(fields, _TOKENS)),
+        accept_length=_decimal(length),
+        accept_rate=_decimal(_first(fields, _RATES)),
+        graph={"True": True, "False": False}.get(_first(fields, _GRAPHS)),
         tok_s=float(rate),
         queued=queued,
         extra={name: value for name, value in fields.items() if name not in _KNOWN and name != _RATE},
     )
+
+
+def _first(fields: dict[str, str], names: tuple[str, ...]) -> str:
+    """What a line calls by one of these names; "" where it has none."""
+    return next((fields[name] for name in names if name in fields), "")
 
 
 def _prefill(head: Head, fields: dict[str, str]) -> Prefill | None:

@@ -2,7 +2,8 @@
 
 `Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 61.9 tokens/s, Running: 1 reqs, …` and
 `SpecDecoding metrics: Mean acceptance length: 2.77, …, Per-position acceptance rate: 0.8, 0.5, …`. Versions differ in
-which fields they print; before 2025 the second reads `Speculative metrics: Draft acceptance rate: 0.607, …`.
+which fields they print; before 2025 the second reads `Speculative metrics: Draft acceptance rate: 0.607, …`, and its
+accept length is emitted tokens ÷ (drafted ÷ speculative tokens).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _ACCEPTED_RATE = re.compile(rf"Accepted throughput: {_NUMBER} tokens/s")
 _DRAFTED_RATE = re.compile(rf"Drafted throughput: {_NUMBER} tokens/s")
 _ACCEPTED = re.compile(r"(?:Accepted: (\d{1,12}) tokens|Number of accepted tokens: (\d{1,12})(?=[,.]|$))")
 _DRAFTED = re.compile(r"(?:Drafted: (\d{1,12}) tokens|Number of draft tokens: (\d{1,12})(?=[,.]|$))")
+_EMITTED = re.compile(r"Number of emitted tokens: (\d{1,12})(?=[,.]|$)")
+_SPECULATIVE = re.compile(r"Number of speculative tokens: (\d{1,4})(?=[,.]|$)")
 _POSITIONS = re.compile(r"Per-position acceptance rate: \[?((?:\d(?:\.\d{1,6})?(?:, )?){1,64})")
 _AVERAGE = re.compile(rf"(?:Avg )?Draft acceptance rate: {_NUMBER}(%?)(?=,|$)", re.IGNORECASE)
 _CONFIG = re.compile(r"Initializing an? (?:V\d )?LLM engine \(v?[^()]{1,80}\) with config: ")
@@ -80,7 +83,7 @@ def _spec(head: Head, text: str) -> SpecStats | None:
         return None
     return SpecStats(
         head=head,
-        accept_length=_float(_LENGTH, text),
+        accept_length=_float(_LENGTH, text) or _length_by_counts(text),
         accepted_tok_s=_float(_ACCEPTED_RATE, text),
         drafted_tok_s=_float(_DRAFTED_RATE, text),
         accepted=_int(_ACCEPTED, text),
@@ -88,6 +91,12 @@ def _spec(head: Head, text: str) -> SpecStats | None:
         per_position=per_position,
         acceptance_rate=rate,
     )
+
+
+def _length_by_counts(text: str) -> float | None:
+    """Of a line that tells tokens emitted and drafted, and how many a cycle drafts."""
+    emitted, drafted, k = _int(_EMITTED, text), _int(_DRAFTED, text), _int(_SPECULATIVE, text)
+    return emitted * k / drafted if emitted and drafted and k else None
 
 
 def _arguments(head: Head, text: str) -> Settings | None:
@@ -102,4 +111,4 @@ def _float(pattern: re.Pattern[str], text: str) -> float | None:
 
 def _int(pattern: re.Pattern[str], text: str) -> int | None:
     found = pattern.search(text)
-    return None if found is None else int(found[1] or found[2])
+    return None if found is None else int(next(filter(None, found.groups())))

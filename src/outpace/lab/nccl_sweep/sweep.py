@@ -1,7 +1,8 @@
 """The sweep: each value alone, the best of each axis together, and then the best set against the default, to be sure.
 
 A set's score is the mean over the collectives that serving uses of log(its time ÷ the default's). The last stage takes
-the two in turns, in fresh processes each time; the best set counts only if the interval of their ratio ends below 1.
+the two in turns, in fresh processes each time; the best set counts only if the interval of their ratio ends below 1:
+that of signed ranks, the narrowest, since each round takes seconds of starting processes.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from statistics import fmean, median
 from typing import Any
 
 from outpace.errors import EngineError
-from outpace.lab.compare import mirrored
+from outpace.lab.intervals.interval import CONFIDENCE
+from outpace.lab.intervals.signed_ranks import Location, locate
 from outpace.lab.nccl_sweep.measure import Measured
 from outpace.lab.nccl_sweep.orders import Cell
 from outpace.lab.nccl_sweep.settings import Setting, spelled
-from outpace.lab.paired.location import Location, locate
+from outpace.lab.timing.samples import mirrored
 from outpace.models.parallel import MAX_GATHERED
 
-CONFIDENCE = 0.95
 ROUNDS = 6
 """Of the last stage: the fewest that give an interval."""
 PATIENCE, SHORTEST_S = 3.0, 20.0

@@ -20,8 +20,8 @@ from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import device_of, join, leave, reach_store
 from outpace.distributed.timing import captured, time_us
 from outpace.engine.devices import DTYPES
-from outpace.lab.collectives import CALLS
 from outpace.lab.nccl_sweep.orders import Cell, Failed, Job, Mode, Operation, Timed
+from outpace.lab.timing.collectives import CALLS
 
 REPEATS = 15
 _SAID = re.compile(r"(NCCL_[A-Z0-9_]+) set by environment to (.+?)\.?\s*$", re.MULTILINE)

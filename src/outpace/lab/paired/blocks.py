@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
-from outpace.lab.compare import mirrored
 from outpace.lab.paired.guard import State, throttled
+from outpace.lab.timing.samples import mirrored
 
 Role = Literal["A", "B", "A'"]
 ROLES: tuple[Role, ...] = ("A", "B", "A'")

@@ -3,6 +3,9 @@
 The margin is the difference that does not matter. Equivalence is claimed when the whole interval of the ratio lies
 within it, which is also so where a small difference is certain; faster or slower when the interval excludes 1. With no
 difference, faster or slower is said in at most 5% of comparisons.
+
+The interval is that of signed ranks: the two sides of a block ran under the same noise, so differences of their logs
+lie evenly about their centre, and the narrowest interval takes the fewest blocks.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
+from outpace.lab.intervals.interval import CONFIDENCE
+from outpace.lab.intervals.signed_ranks import Location, fewest, locate
 from outpace.lab.paired.blocks import Block, counted
-from outpace.lab.paired.location import Location, fewest, locate
 
-CONFIDENCE = 0.95
 CONTROL_CONFIDENCE = 0.99
 """Of the control's interval: a sound machine fails its control once in a hundred comparisons."""
 POWER = 0.8

@@ -72,32 +72,51 @@ def decode(
     )
 
 
-@dataclass
+@dataclass(slots=True)
+class Cycle:
+    """One cycle, as the engine told of it."""
+
+    at: float
+    """When it was enqueued, by `time.perf_counter`."""
+    follows: bool
+    """The forward before it was a cycle too, so that what lies between is a gap."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds by name, once they are known."""
+
+
 class CycleTimes(PhaseLog):
     """Stands in for an engine's log of phases, and keeps what it is told of each cycle."""
 
-    found: list[tuple[float, dict[str, float] | None]] = field(default_factory=list)
-    """When each cycle was enqueued, and its phases."""
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.found: list[Cycle] = []
+        self._follows = False
+        self._num_known = 0
 
     def enqueued(self, plan: Plan, at: float) -> None:
         super().enqueued(plan, at)
         if isinstance(plan, CyclePlan):
-            self.found.append((at, None))
+            self.found.append(Cycle(at, self._follows))
+        self._follows = isinstance(plan, CyclePlan)
 
     def took(self, plan: CyclePlan, phases: Mapping[str, float]) -> None:
         super().took(plan, phases)
-        place = next(place for place, (_, known) in enumerate(self.found) if known is None)
-        self.found[place] = (self.found[place][0], dict(phases))
+        self.found[self._num_known].phases = dict(phases)
+        self._num_known += 1
 
-    def since(self, began: float) -> tuple[dict[str, float], float]:
-        """Mean seconds of each phase, and between the cycles, of cycles that were enqueued since then."""
-        cycles = [(at, phases) for at, phases in self.found if at >= began and phases is not None]
-        names = cycles[0][1]
-        gaps = [after - at - sum(phases.values()) for (at, phases), (after, _) in pairwise(cycles)]
-        means = {name: fmean(phases[name] for _, phases in cycles) for name in names}
+    def since(self, began: float = 0.0) -> tuple[dict[str, float], float]:
+        """Mean seconds of each phase, and between one cycle and the next, of cycles that were enqueued since then.
+
+        Raises:
+            EngineError: no phase of any of them is known.
+        """
+        cycles = [cycle for cycle in self.found if cycle.at >= began and cycle.phases]
+        if not cycles:
+            raise EngineError("the answers were too short to time a cycle; ask for more tokens or use other prompts")
+        means = {name: fmean(cycle.phases[name] for cycle in cycles) for name in cycles[0].phases}
+        gaps = [
+            after.at - before.at - sum(before.phases.values()) for before, after in pairwise(cycles) if after.follows
+        ]
         return means, fmean(gaps) if gaps else 0.0
 
 

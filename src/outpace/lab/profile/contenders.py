@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from outpace import LLM, SamplingParams
 from outpace.engine import calibrate
-from outpace.lab.idle import rows_of
-from outpace.lab.profile.clock import Window, cycle_times, decode
+from outpace.lab.profile.clock import CycleTimes, Window, cycle_times, decode
+from outpace.lab.profile.idle import rows_of
 from outpace.lab.profile.parts import COPIES, GAPS
 from outpace.lab.profile.record import PHASES
 from outpace.lab.profile.spans import SEPARATOR, watched
@@ -94,6 +94,28 @@ def graphs(llm: LLM) -> Contender:
         return Seen(windows=windows, phases={name: fmean(each[name] for each in times) for name in times[0]})
 
     return measure
+
+
+def phases_of(
+    llm: LLM, times: CycleTimes, prompt_ids: Sequence[int], params: SamplingParams
+) -> tuple[dict[str, float], float]:
+    """Mean seconds of each phase and between cycles, of an engine whose answers are timed for another reason.
+
+    On a CPU of the very cycles that were timed. Graphs that serve tell nothing of their phases: on a GPU a prompt is
+    answered once more, beside graphs that carry events.
+
+    Args:
+        llm: whose cycles they are.
+        times: what was kept of the cycles that were timed.
+        prompt_ids, params: answered once more on a GPU.
+
+    Raises:
+        EngineError: no answer held a whole cycle.
+    """
+    if llm.device.type == "cpu":
+        return times.since()
+    seen = graphs(llm)([(prompt_ids, params)])
+    return seen.phases, max(0.0, seen.cycle_s - sum(seen.phases.values()))
 
 
 def spanned(llm: LLM) -> Contender:

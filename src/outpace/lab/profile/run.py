@@ -12,14 +12,15 @@ from typing import Any
 
 from outpace import LLM, SamplingParams
 from outpace.errors import ConfigError
-from outpace.lab.part_limits import cycle_parts
+from outpace.lab.intervals.sign_test import MIN_ROUNDS
+from outpace.lab.limits.cycle import cycle_parts
+from outpace.lab.limits.rates import Rates, measure_rates
 from outpace.lab.profile import contenders
 from outpace.lab.profile.contenders import Ask, Contender, Seen
 from outpace.lab.profile.parts import OTHER, PARTS
 from outpace.lab.profile.record import PHASES, SCHEMA, How, Paired, Part, ProfileRecord, Speed, Way, launch_ms, way_of
 from outpace.lab.profile.trace import BETWEEN
-from outpace.lab.rates import Rates, measure_rates
-from outpace.lab.rounds import MIN_ROUNDS, interleave, paired_ratio
+from outpace.lab.timing.rounds import interleave, paired_ratio
 
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed", "eager": False}
 """One request at a time, computed in full each time, k drafts in every cycle, as graphs where there are any."""

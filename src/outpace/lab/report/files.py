@@ -28,7 +28,8 @@ LARGEST = 64 << 20
 class HeatMap:
     """One map of `outpace breakeven --json`."""
 
-    title: str
+    down: str
+    across: str
     rows: list[str]
     columns: list[str]
     ratio: list[list[float]]
@@ -42,7 +43,17 @@ class HeatMap:
             or len(self.ratio) != len(self.rows)
             or len(self.notes) not in (0, len(self.rows))
         ):
-            raise ValueError(f"the map {self.title!r} has rows of other lengths than its names")
+            raise ValueError(f"the map of {self.down!r} has rows of other lengths than its names")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What it would take to reach one."""
+
+    tok_s: float
+    accept_length: float
+    verify_ms: float
+    possible_with_k: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +61,13 @@ class Breakeven:
     """What `outpace breakeven --json` prints, as far as it is shown; no balance where only costs were given."""
 
     heat: list[HeatMap]
+    speeds: list[Speed]
     plain_tok_s: float | None = None
     speculative_tok_s: float | None = None
     ratio: float | None = None
     accept_length: float | None = None
     break_even_accept_length: float | None = None
+    break_even_verify_ms: float | None = None
     decode_ms: float | None = None
     verify_ms: float | None = None
     draft_ms: float | None = None

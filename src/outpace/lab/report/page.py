@@ -34,7 +34,8 @@ h3 { margin: 1.1rem 0 .4rem; font-size: .9rem; }
 p { margin: .5rem 0; overflow-wrap: anywhere; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.1rem;
   margin-bottom: 1rem; }
-.short p { font-size: 1.08rem; }
+.short p { font-size: 1.08rem; } .short p:first-child { font-size: 1.25rem; font-weight: 650; }
+.short .note { font-weight: 400; }
 .note { color: var(--dim); font-size: .85rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .87rem; margin: .5rem 0; }
@@ -48,7 +49,7 @@ td { overflow-wrap: anywhere; }
 .drawing { display: block; width: 100%; height: auto; margin: .4rem 0; }
 .drawing text { font-size: 13px; fill: var(--ink); } .drawing .dim { fill: var(--dim); }
 .drawing .on { fill: var(--card); font-weight: 600; }
-.interval { stroke: var(--ink); stroke-width: 2; }
+.interval { stroke: var(--ink); stroke-width: 2; } .mark { stroke: var(--ink); stroke-dasharray: 3 3; }
 .draft { fill: var(--draft); background: var(--draft); } .verify { fill: var(--verify); background: var(--verify); }
 .accept { fill: var(--accept); background: var(--accept); } .gaps { fill: var(--gaps); background: var(--gaps); }
 .unexplained { fill: var(--bad); background: var(--bad); } .plain { fill: var(--dim); }
@@ -62,9 +63,9 @@ details { margin: .4rem 0; } summary { cursor: pointer; }
 
 def page(sources: Sequence[Source]) -> str:
     """The whole file."""
+    told = sentences(sources)
     short = [
-        tag("p", text, tag("span", f" ({name})", class_="note") if name is not None else None)
-        for text, name in sentences(sources)
+        tag("p", text, tag("span", f" ({name})", class_="note") if name is not None else None) for text, name in told
     ]
     machines = [folded for source in sources if (folded := fingerprint(source)) is not None]
     head = tag(
@@ -79,7 +80,7 @@ def page(sources: Sequence[Source]) -> str:
         "body",
         tag("h1", "Outpace report"),
         tag("section", *short, class_="short"),
-        *(section(source) for source in sources),
+        *(section(source, [text for text, _ in told]) for source in sources),
         tag("section", tag("h2", "Machines and settings"), *machines) if machines else None,
         tag("p", f"outpace {__version__}", class_="note"),
     )

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from outpace.lab.bench.interval import Spread
 from outpace.lab.bench.record import BenchRecord
-from outpace.lab.breakeven import Balance
-from outpace.lab.heat import by_acceptance_and_verify
+from outpace.lab.breakeven.balance import Balance
+from outpace.lab.breakeven.heat import Heat, by_acceptance_and_verify
+from outpace.lab.intervals.bootstrap import Spread
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, ProfileRecord
 from outpace.lab.profile.table import HOW, heading, rows
 from outpace.lab.report import svg
-from outpace.lab.report.files import Breakeven, Doctor, Result, Source
+from outpace.lab.report.files import Breakeven, Doctor, HeatMap, Result, Source
 from outpace.lab.report.html import Markup, join, table, tag
 
 MOST_BLOCKS = 60
 """Of a comparison that are listed."""
 
 
-def section(source: Source) -> Markup:
-    """All that is shown of a result."""
+def section(source: Source, told: Collection[str]) -> Markup:
+    """All that is shown of a result, but for sentences that were told before it."""
     return tag(
         "section",
         tag("h2", _title(source.result)),
         tag("p", f"from {source.name}", class_="note"),
-        *_inside(source.result),
+        *_inside(source.result, told),
     )
 
 
@@ -45,7 +45,7 @@ def _title(result: Result) -> str:
             return "What the doctor found"
 
 
-def _inside(result: Result) -> list[Markup]:
+def _inside(result: Result, told: Collection[str]) -> list[Markup]:
     match result:
         case ProfileRecord():
             return _profile(result)
@@ -54,11 +54,9 @@ def _inside(result: Result) -> list[Markup]:
         case CompareRecord():
             return _compare(result)
         case Breakeven():
-            return [
-                _heat(each.title, each.rows, each.columns, each.ratio, each.notes, each.here) for each in result.heat
-            ]
+            return _breakeven(result)
         case Doctor():
-            return _doctor(result)
+            return _doctor(result, told)
 
 
 def _profile(record: ProfileRecord) -> list[Markup]:
@@ -93,7 +91,7 @@ def _profile(record: ProfileRecord) -> list[Markup]:
         )
         found += [
             tag("h3", "Where speculation pays"),
-            _heat(heat.title, heat.rows, heat.columns, heat.values, heat.notes, heat.here),
+            _heat(heat, heat.values),
         ]
     other = [f"other: {name} {ms:.4f} ms" for name, ms in record.unknown.items()]
     return [*found, _notes([*filter(None, (record.why_one_way, record.why_no_limits)), *other, *record.notes])]
@@ -136,7 +134,7 @@ def _bench(record: BenchRecord) -> list[Markup]:
     if figures.by_context:
         lines = [
             (
-                f"{each.above:,} … {'' if each.to is None else f'{each.to:,}'}",
+                f"beyond {each.above:,} tokens" if each.to is None else f"{each.above:,} … {each.to:,} tokens",
                 each.tok_s.value,
                 each.tok_s.low,
                 each.tok_s.high,
@@ -150,8 +148,8 @@ def _bench(record: BenchRecord) -> list[Markup]:
     for each in record.acceptance:
         rate = "" if each.acceptance_rate is None else f", {each.acceptance_rate:.0%} of drafts accepted"
         found.append(tag("p", f"Accept length {each.accept_length:.3f}{rate}, by its {each.source}."))
-        if each.by_position:
-            found += [tag("h3", "Accepted at each position, of all cycles"), _positions(each.by_position)]
+    if (positions := next((each.by_position for each in record.acceptance if each.by_position), None)) is not None:
+        found += [tag("h3", "Accepted at each position, of the cycles that drafted there"), _positions(positions)]
     return [*found, _notes(record.notes)]
 
 
@@ -193,15 +191,30 @@ def _compare(record: CompareRecord) -> list[Markup]:
             "Ratios of speed with their intervals",
             [(name, each.value, each.low, each.high) for name, each in ratios],
             "×",
+            mark=1.0,
         ),
         table(("block", "A tok/s", "B tok/s", "A' tok/s", "excluded"), listed),
         _notes([*verdict.reasons, *([f"{more} more blocks are not listed"] if more > 0 else []), *record.notes]),
     ]
 
 
-def _doctor(found: Doctor) -> list[Markup]:
+def _breakeven(found: Breakeven) -> list[Markup]:
+    speeds = [
+        (
+            f"{each.tok_s:.1f} tok/s",
+            f"{each.accept_length:.2f}" if each.possible_with_k else f"{each.accept_length:.2f}, more than k allows",
+            f"{each.verify_ms:.2f} ms" if each.verify_ms > 0 else "none is quick enough",
+        )
+        for each in found.speeds
+    ]
+    head = ("to reach", "accept length, cycle as it is", "or verify, accept length as it is")
+    maps = [_heat(each, each.ratio) for each in found.heat]
+    return [*maps, *([tag("h3", "What a speed takes"), table(head, speeds)] if speeds else [])]
+
+
+def _doctor(found: Doctor, told: Collection[str]) -> list[Markup]:
     parts = [
-        *(tag("p", sentence) for sentence in found.verdict),
+        *(tag("p", sentence) for sentence in found.verdict if sentence not in told),
         table(
             ("question", "answer", "in full"),
             [
@@ -237,17 +250,11 @@ def _positions(chances: Sequence[float], judged: Sequence[int] = ()) -> Markup:
     return svg.bars("Acceptance by position", lines, "", "accept", most=1.0)
 
 
-def _heat(
-    title: str,
-    names: Sequence[str],
-    columns: Sequence[str],
-    values: Sequence[Sequence[float]],
-    notes: Sequence[Sequence[str]],
-    here: tuple[int, int] | None,
-) -> Markup:
-    framed = "" if here is None else " The frame is where it stands."
-    caption = tag("p", f"{title}: speed over plain decoding; above 1 speculation pays.{framed}", class_="note")
-    return join(caption, svg.cells(title, names, columns, values, notes, here))
+def _heat(heat: Heat | HeatMap, values: Sequence[Sequence[float]]) -> Markup:
+    framed = "" if heat.here is None else " The frame is where it stands now."
+    says = f"Speed over plain decoding: above 1, in green, speculation pays; below, in red, it costs speed.{framed}"
+    drawn = svg.cells((heat.down, heat.across), heat.rows, heat.columns, values, heat.notes, heat.here)
+    return join(tag("p", says, class_="note"), drawn)
 
 
 def _legend(names: Sequence[str]) -> Markup:

@@ -100,6 +100,8 @@ def _next(source: Source) -> str | None:
             adds_up = "add up" if abs(way.unexplained_share) <= ENOUGH else "do not add up yet"
             unexplained = f"{abs(way.unexplained_share):.1%} of the cycle is unexplained"
             return f"The parts {adds_up}: {unexplained}, and watching it cost {cost(way.slowdown)}."
+        case Breakeven(ratio=float() as ratio, break_even_accept_length=float() as even_at) if ratio <= 1.0:
+            return _until(even_at, source.result.break_even_verify_ms)
         case CompareRecord() as record if record.verdict.more_blocks is not None:
             return f"About {record.verdict.more_blocks} more blocks would settle it."
         case BenchRecord() as record if record.figures.num_failed:
@@ -109,3 +111,9 @@ def _next(source: Source) -> str | None:
             return f"All {record.figures.num_requests} requests were answered."
         case _:
             return None
+
+
+def _until(even_at: float, verify_ms: float | None) -> str:
+    """What has to change before speculation pays."""
+    quicker = f" or a verify takes less than {verify_ms:.1f} ms" if verify_ms is not None and verify_ms > 0.0 else ""
+    return f"Leave speculation off until a cycle brings more than {even_at:.2f} tokens{quicker}."

@@ -16,6 +16,8 @@ ROW = 30.0
 RIGHT = 90.0
 """Room for figures behind a bar."""
 CELL = 30.0
+HEAD = 48.0
+"""Room for the axes of a map and the names of its columns."""
 
 
 def stacked(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], unit: str) -> Markup:
@@ -46,8 +48,9 @@ def bars(
     unit: str,
     colour: str = "verify",
     most: float | None = None,
+    mark: float | None = None,
 ) -> Markup:
-    """One bar a row: name, value, and the ends of its interval where there is one."""
+    """One bar a row: name, value, and the ends of its interval where there is one; a line down at `mark`."""
     longest = most or max((max(value, high or 0.0) for _, value, _, high in rows), default=0.0) or 1.0
     scale = (WIDTH - LEFT - RIGHT) / longest
     drawn = []
@@ -61,34 +64,46 @@ def bars(
             drawn.append(
                 tag("line", x1=LEFT + low * scale, x2=LEFT + high * scale, y1=middle, y2=middle, class_="interval")
             )
-        drawn.append(tag("text", f"{value:.2f} {unit}".strip(), x=end + 6, y=top + 15))
+        drawn.append(tag("text", f"{value:.2f}{'' if unit == '×' else ' '}{unit}".strip(), x=end + 6, y=top + 15))
+    if mark is not None:
+        x = LEFT + mark * scale
+        drawn.append(tag("line", x1=x, x2=x, y1=0.0, y2=len(rows) * ROW, class_="mark"))
     return _drawing(title, len(rows) * ROW + 4.0, drawn)
 
 
 def cells(
-    title: str,
+    axes: tuple[str, str],
     rows: Sequence[str],
     columns: Sequence[str],
     values: Sequence[Sequence[float]],
     notes: Sequence[Sequence[str]] = (),
     here: tuple[int, int] | None = None,
 ) -> Markup:
-    """A map: above 1 in the colour of gain, below in that of loss, the stronger the further; `here` is framed."""
+    """A map: above 1 in the colour of gain, below in that of loss, the stronger the further; `here` is framed.
+
+    Args:
+        axes: what rows and columns are.
+    """
     wide = min(84.0, (WIDTH - LEFT) / max(1, len(columns)))
+    down, across = axes
     drawn = [
-        tag("text", column, x=LEFT + wide * (place + 0.5), y=16.0, text_anchor="middle", class_="dim")
+        tag("text", f"{down} ↓", x=0.0, y=16.0, class_="dim"),
+        tag("text", f"{across} →", x=LEFT + wide * len(columns), y=16.0, text_anchor="end", class_="dim"),
+    ]
+    drawn += [
+        tag("text", column, x=LEFT + wide * (place + 0.5), y=HEAD - 8.0, text_anchor="middle", class_="dim")
         for place, column in enumerate(columns)
     ]
-    for down, (name, line) in enumerate(zip(rows, values, strict=True)):
-        top = 24.0 + down * CELL
+    for row, (name, line) in enumerate(zip(rows, values, strict=True)):
+        top = HEAD + row * CELL
         drawn.append(tag("text", name, x=LEFT - 10, y=top + 19, text_anchor="end", class_="dim"))
-        for across, value in enumerate(line):
-            x, framed = LEFT + across * wide, here == (down, across)
-            note = notes[down][across] if notes else ""
+        for column, value in enumerate(line):
+            x, framed = LEFT + column * wide, here == (row, column)
+            note = notes[row][column] if notes else ""
             drawn.append(
                 tag(
                     "rect",
-                    tag("title", f"{name}, {columns[across]}: {value:.2f}× plain {note}".strip()),
+                    tag("title", f"{name}, {columns[column]}: {value:.2f}× plain {note}".strip()),
                     x=x + 1,
                     y=top + 1,
                     width=wide - 2,
@@ -102,7 +117,7 @@ def cells(
                     "text", f"{value:.2f}{' ' + note if note else ''}", x=x + wide / 2, y=top + 19, text_anchor="middle"
                 )
             )
-    return _drawing(title, 24.0 + len(rows) * CELL + 4.0, drawn)
+    return _drawing(f"Speed over plain decoding, by {down} and {across}", HEAD + len(rows) * CELL + 4.0, drawn)
 
 
 def _strength(value: float) -> float:

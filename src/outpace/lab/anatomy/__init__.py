@@ -1,0 +1,1 @@
+"""What a checkpoint is, told from its headers: a target, a drafter beside it."""

@@ -1,0 +1,1 @@
+"""Does speculation pay? Arithmetic on figures that somebody measured; nothing here needs torch."""

@@ -1,0 +1,1 @@
+"""`outpace demo`: plain and speculative decoding of the same prompts, and whether they say the same."""
