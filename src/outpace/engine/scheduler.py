@@ -110,6 +110,7 @@ class Scheduler:
         """
         while self._waiting and self._free_rows:
             sequence = self._waiting[0]
+            self._check_drafting(sequence, len(sequence.tokens))
             lags = sequence.max_k > 0 and not self.control.fills_drafter()
             reused = self._reusable(sequence, lags)
             missing = self._num_pages(len(sequence.tokens)) - len(reused)
@@ -205,8 +206,7 @@ class Scheduler:
         if not drained and any(s.masked for s in running):
             return None  # its masks depend on tokens that nobody has read
         for sequence in running:
-            if sequence.max_k and self._draftable(sequence.num_cached) == 0:
-                sequence.max_k = 0
+            self._check_drafting(sequence, sequence.num_cached)
         k = min(self.control.choose(running).k, max(min(self._config.k, s.max_k) for s in running))
         lagging = [s for s in running if k and s.max_k and s.drafter_lags]
         if lagging:
@@ -229,6 +229,11 @@ class Scheduler:
             changes=self._pending.flush(),
         )
         return work_of(plan, chosen, masks_of(list(enumerate(chosen))))
+
+    def _check_drafting(self, sequence: Sequence, length: int) -> None:
+        """Past the drafter's position limit a sequence is a plain one: whatever pages hold its beginning will do."""
+        if self._draftable(length) == 0:
+            sequence.max_k = 0
 
     def _catch_up(self, lagging: list[Sequence]) -> Work:
         """Their drafter entries behind the last plain steps, as many rows as fit a prefill chunk; lengths are exact.
