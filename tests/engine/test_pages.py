@@ -100,6 +100,19 @@ def test_the_least_recently_used_leaf_goes_first_and_held_pages_never() -> None:
     assert len(in_use) == 2
 
 
+def test_a_prefix_that_was_computed_once_more_counts_as_used() -> None:
+    """Its tokens came by in pages of another sequence, which the tree has no use for."""
+    pages = Pages(4, 1)
+    for token in (1, 2, 1):
+        held = pages.take(1)
+        assert held is not None
+        pages.remember([token], held, 1, 1)
+        pages.release(held)
+    assert pages.take(2) is not None
+    assert len(pages.match([1, 0], needs_drafter=True)) == 1
+    assert pages.match([2, 0], needs_drafter=True) == []
+
+
 def test_pages_that_cannot_be_had_cost_nobody_a_prefix() -> None:
     """A request that waits for pages asks before every forward; what others may reuse must outlive that."""
     pages = Pages(11, 1)
