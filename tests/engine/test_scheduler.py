@@ -109,6 +109,18 @@ def test_who_comes_in_leaves_a_page_for_each_that_is_in(num_spare: int, num_admi
     assert_all_back(llm)
 
 
+def test_refused_drafts_leave_no_pages_behind() -> None:
+    """A cycle may need pages for all of its drafts; what it did not fill is there for the next."""
+    llm = engine(TARGET, DRAFTER, k=8)
+    for prompt in ([1, 2, 3], [4] * 9):
+        llm.engine.add(prompt, SamplingParams(max_tokens=100))
+    for _ in range(30):
+        before = [s.num_cached for s in llm.engine.scheduler.admitted]
+        llm.engine.step()
+        for sequence, num_cached in zip(llm.engine.scheduler.admitted, before, strict=False):
+            assert len(sequence.pages) <= -(-(num_cached + 8 + 1) // 4)
+
+
 def test_a_catch_up_takes_the_oldest_that_fit_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_module, "MAX_CATCH_UP", 8)
     llm = engine(TARGET, DRAFTER, prefill_chunk=20)
