@@ -109,6 +109,17 @@ def test_who_comes_in_leaves_a_page_for_each_that_is_in(num_spare: int, num_admi
     assert_all_back(llm)
 
 
+def test_a_prompt_is_there_for_others_as_soon_as_it_is_computed() -> None:
+    llm = engine(TARGET, DRAFTER)
+    prompt = [5, 6, 7, 8] * 3
+    llm.engine.add([*prompt, 1], SamplingParams(max_tokens=60))
+    for _ in range(3):
+        llm.engine.step()
+    llm.engine.add([*prompt, 2], SamplingParams(max_tokens=60))
+    llm.engine.step()
+    assert [s.num_reused for s in llm.engine.scheduler.admitted] == [0, 12]
+
+
 def test_refused_drafts_leave_no_pages_behind() -> None:
     """A cycle may need pages for all of its drafts; what it did not fill is there for the next."""
     llm = engine(TARGET, DRAFTER, k=8)
