@@ -12,8 +12,10 @@ from engine.test_pages import assert_all_back
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
 from outpace.engine import scheduler as scheduler_module
+from outpace.engine.changes import PendingChanges
+from outpace.engine.sequence import Counts
 from outpace.speculation.control import Decision, Drafting
-from outpace.types import CatchUpPlan, CyclePlan, Plan, PrefillPlan
+from outpace.types import CatchUpPlan, Changes, CyclePlan, Plan, PrefillPlan, RowSettings
 
 
 class Told:
@@ -148,3 +150,31 @@ def test_a_catch_up_takes_the_oldest_that_fit_its_budget(monkeypatch: pytest.Mon
     caught_up = [plan for plan in plans if isinstance(plan, CatchUpPlan)]
     assert [plan.rows for plan in caught_up] == [tuple(rows[:2]), tuple(rows[2:4]), tuple(rows[4:])]
     assert {len(chunk) for plan in caught_up for chunk in plan.chunks} == {8}
+
+
+def test_a_row_that_was_emptied_before_the_device_heard_of_it_leaves_nothing_to_tell() -> None:
+    """Its next owner fills the same row in the same upload, and the order of writes to one place means nothing."""
+    changes = PendingChanges()
+    for row in (3, 4, 3):
+        if row == 3:
+            changes.forget(3)
+        changes.fill(RowSettings(row=row, num_cached=0, params=SamplingParams(), seed=row, max_k=0))
+        changes.append(row, 1, [10 + row, 20 + row])
+    told = changes.flush()
+    assert [settings.row for settings in told.rows] == [4, 3]
+    assert list(zip(told.page_rows, told.page_columns, told.pages, strict=True)) == [
+        (4, 1, 14),
+        (4, 2, 24),
+        (3, 1, 13),
+        (3, 2, 23),
+    ]
+    assert changes.flush() == Changes()
+
+
+def test_drafts_behind_a_cut_count_nowhere() -> None:
+    counts = Counts()
+    counts.add(num_drafts=4, num_chosen=3, num_kept=3)  # two stood, the third was refused
+    counts.add(num_drafts=4, num_chosen=5, num_kept=2)  # all stood, and a stop came with the second
+    assert (counts.cycles, counts.emitted) == (2, 5)
+    assert counts.drafted_at == [2, 2, 1, 1]
+    assert counts.accepted_at == [2, 2, 0, 0]
