@@ -39,11 +39,13 @@ def test_cycles_are_timed_and_everything_is_put_back(num_ahead: int, k: int, con
         used = state.page_table_RP[:3, : -(-min(plan.bound, 128) // 4)]
         assert used.min() > 0, "the trash page"
         assert len(used.unique()) == used.numel()
+        assert not state.max_k_R[:3].any(), "an accepted draft would make a cycle bring more than it costs here"
         lengths.extend(state.length_R[:3].tolist())
         return enqueue(plan)
 
     runner.enqueue = watched  # type: ignore[assignment,method-assign]
     before = {name: getattr(state, name).clone() for name in ("length_R", "page_table_RP", "num_pending_R", "first_R")}
+    state.max_k_R[:3] = 4  # of requests that were there before
     times = time_cycles(runner, 3, k, context, count)
     runner.enqueue = enqueue  # type: ignore[method-assign]
     assert len(times) == count and min(times) > 0

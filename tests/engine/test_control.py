@@ -157,6 +157,56 @@ def test_by_default_the_engine_calibrates_itself_and_shows_what_it_found() -> No
     assert all(row["base_ms"] > 0 for row in shown["costs"])
 
 
+class Told(AutomaticControl):
+    """Does as it is told, and keeps what the engine says of cycles and catch-ups."""
+
+    def __init__(self) -> None:
+        super().__init__(CostTable((16,), (0, 4)))
+        self.k = 0
+        self.seen: list[CycleSeen] = []
+        self.paid: list[tuple[int, int]] = []
+        self.learnt: list[tuple[int, int]] = []
+
+    def choose(self, batch: Sequence[Drafting]) -> Decision:
+        return Decision(self.k, "told")
+
+    def observe(self, seen: CycleSeen) -> None:
+        assert seen.seconds > 0.0
+        self.seen.append(seen)
+
+    def pay(self, num_rows: int, context: int, seconds: float) -> None:
+        assert seconds > 0.0
+        self.paid.append((num_rows, context))
+
+    def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
+        self.learnt.append((num_drafts, num_accepted))
+
+
+def test_control_is_told_of_every_cycle_and_catch_up_and_of_nothing_else() -> None:
+    target = tiny_target(seed=91)
+    batch = [[1, 2, 3], [4] * 8]
+    plain = engine(target).generate(batch, SamplingParams(max_tokens=40))
+    llm = engine(target, OracleDrafter(whole(plain), 1.0))
+    told = llm.engine.control = llm.engine.scheduler.control = Told()
+    for prompt, max_k in zip(batch, (None, 0), strict=True):
+        llm.engine.add(prompt, SamplingParams(max_tokens=40, max_k=max_k))
+    for _ in range(1 + 5):
+        llm.engine.step()
+    assert [(seen.num_rows, seen.k, seen.context, seen.num_emitted) for seen in told.seen] == [
+        (2, 0, 11 + 2 * step, 2) for step in range(5)
+    ]
+    assert (told.paid, told.learnt) == ([], [])
+    told.k = 4
+    for _ in range(1 + 2):
+        llm.engine.step()
+    assert told.paid == [(1, 3 + 5)], "one row had something to catch up with"
+    assert [(seen.num_rows, seen.k, seen.context, seen.num_emitted) for seen in told.seen[5:]] == [
+        (2, 4, 21, 6),
+        (2, 4, 27, 6),
+    ]
+    assert told.learnt == [(4, 4)] * 2
+
+
 def test_an_unknown_control_is_refused() -> None:
     with pytest.raises(ConfigError, match="it must be auto or fixed"):
         EngineConfig(control="always")  # type: ignore[arg-type]

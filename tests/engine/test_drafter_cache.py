@@ -89,3 +89,31 @@ def test_plain_requests_leave_no_trap_for_drafting_ones(monkeypatch: pytest.Monk
     assert drafting[0].token_ids == plain[0].token_ids
     for tokens, drafts in seen:
         assert drafts == draft_from_scratch(target, drafter, tokens, 4)[: len(drafts)]
+
+
+@pytest.mark.parametrize("longer", [0, 9])
+def test_what_lies_past_the_drafters_limit_is_reused_and_costs_the_drafter_nothing(longer: int) -> None:
+    """A conversation outgrows its drafter: further turns reuse their past as plain ones do."""
+    target = tiny_target(seed=56)
+    drafter = tiny_drafter(target, seed=57, max_positions=32)
+    forwards: list[int] = []
+    drafter.register_forward_hook(lambda *_: forwards.append(1))
+    llm = engine(target, drafter)
+    prompt = (prompts(1, seed=58)[0] * 32)[: 32 + longer]
+    first = llm.generate([prompt], SamplingParams(max_tokens=20))[0]
+    again = [*prompt, *first.token_ids, 7]
+    second = llm.generate([again], SamplingParams(max_tokens=8))[0]
+    assert second.stats.reused == (len(again) - 1 - 1) // 4 * 4
+    assert not forwards
+    assert [first.token_ids, second.token_ids] == [
+        engine(target).generate([ids], SamplingParams(max_tokens=num))[0].token_ids
+        for ids, num in ((prompt, 20), (again, 8))
+    ]
+
+
+def test_a_prompt_one_token_short_of_the_drafters_limit_is_drafted_for() -> None:
+    target = tiny_target(seed=56)
+    drafter = tiny_drafter(target, seed=57, max_positions=32)
+    prompt = (prompts(1, seed=58)[0] * 32)[:31]
+    found = engine(target, drafter).generate([prompt], SamplingParams(max_tokens=8))[0]
+    assert found.stats.drafted == 1

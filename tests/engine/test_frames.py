@@ -12,8 +12,9 @@ from engine.test_lossless import answers, prompts
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import SamplingParams
 from outpace.engine import frames as module
+from outpace.engine.frame_inputs import FrameInputs
 from outpace.engine.frames import Frames, Shape
-from outpace.types import Needs
+from outpace.types import Changes, Needs, RowSettings
 
 
 def frames_of(most: int) -> Frames:
@@ -33,6 +34,31 @@ def test_the_one_used_the_longest_time_ago_goes() -> None:
     assert frames.of(second) is not dropped and frames.describe()["dropped"] == 2
 
 
+def pages_for(*rows: int) -> Changes:
+    return Changes(page_rows=rows, page_columns=tuple(range(7, 7 + len(rows))), pages=tuple(range(30, 30 + len(rows))))
+
+
+def test_inputs_name_rows_and_changes_and_lead_the_rest_to_the_inert_row() -> None:
+    inputs = FrameInputs(3, 2, 9, torch.device("cpu"))
+    inputs.write((4, 5, 6), pages_for(4, 6))
+    assert inputs.rows_B.tolist() == [4, 5, 6]
+    found = [inputs.page_rows_C.tolist(), inputs.columns_C.tolist(), inputs.pages_C.tolist()]
+    assert found == [[4, 6], [7, 8], [30, 31]]
+    inputs.write((1,), pages_for(1))
+    assert inputs.rows_B.tolist() == [1, 9, 9]
+    found = [inputs.page_rows_C.tolist(), inputs.columns_C.tolist(), inputs.pages_C.tolist()]
+    assert found == [[1, 9], [7, 0], [30, 0]], "page 0 is the trash page"
+
+
+def test_a_frame_takes_the_pages_of_one_cycle_and_no_rows_that_were_filled() -> None:
+    """Five tokens a row, four to a page: they may touch the ends of three pages, and two of them are new."""
+    inputs = frames_of(1).of(Shape(2, 4, Needs())).inputs
+    assert inputs.fit(pages_for(0, 0, 1, 1))
+    assert not inputs.fit(pages_for(*[0] * 7))
+    filled = RowSettings(row=0, num_cached=0, params=SamplingParams(), seed=0, max_k=4)
+    assert not inputs.fit(Changes(rows=(filled,)))
+
+
 def test_answers_bear_frames_that_come_and_go() -> None:
     target = tiny_target(seed=131)
     llm = engine(target, tiny_drafter(target), max_rows=4)
@@ -40,7 +66,9 @@ def test_answers_bear_frames_that_come_and_go() -> None:
     runner.frames = Frames(runner._pair, runner.state, runner.page_size, most=1)
     batch, params = prompts(6, seed=131), [SamplingParams(max_tokens=10 + 3 * i) for i in range(6)]
     assert answers(llm.generate(batch, params)) == answers(engine(target).generate(batch, params))
-    assert runner.frames.num_dropped > 2
+    described = runner.frames.describe()
+    assert described["dropped"] > 2
+    assert described["eager_replays"] == described["replays"] > 10, "a CPU has no graphs, and that is said"
 
 
 @pytest.mark.parametrize(("num_failures", "captured"), [(0, True), (1, True), (2, False)])

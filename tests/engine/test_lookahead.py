@@ -175,6 +175,8 @@ def test_a_drafter_that_cannot_catch_up_with_all_goes_on_from_what_it_is_shown(
     whole = [*prompt, *expected[0].token_ids]
     assert pages.match(whole, needs_drafter=False)
     assert len(pages.match(whole, needs_drafter=True)) <= (len(prompt) // 4 if fills else 0)
+    llm.generate([[7, 8, 9]], SamplingParams(max_tokens=2))
+    assert int(llm.engine.runner.state.first_R[0]) == 1, "the next in that row sees its own beginning"
 
 
 def test_padding_rows_leave_no_trace() -> None:

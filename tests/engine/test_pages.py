@@ -100,6 +100,36 @@ def test_the_least_recently_used_leaf_goes_first_and_held_pages_never() -> None:
     assert len(in_use) == 2
 
 
+def test_a_prefix_that_was_computed_once_more_counts_as_used() -> None:
+    """Its tokens came by in pages of another sequence, which the tree has no use for."""
+    pages = Pages(4, 1)
+    for token in (1, 2, 1):
+        held = pages.take(1)
+        assert held is not None
+        pages.remember([token], held, 1, 1)
+        pages.release(held)
+    assert pages.take(2) is not None
+    assert len(pages.match([1, 0], needs_drafter=True)) == 1
+    assert pages.match([2, 0], needs_drafter=True) == []
+
+
+def test_pages_that_cannot_be_had_cost_nobody_a_prefix() -> None:
+    """A request that waits for pages asks before every forward; what others may reuse must outlive that."""
+    pages = Pages(11, 1)
+    kept, in_use = pages.take(4), pages.take(3)
+    assert kept is not None and in_use is not None
+    pages.remember([1, 2, 3, 4], kept, 4, 4)
+    pages.release(kept)
+    assert pages.take(8) is None
+    assert pages.num_cached == 4
+    held = pages.match([1, 2, 0], needs_drafter=False)
+    assert pages.take(6) is None, "two of the four are in use again"
+    assert pages.num_cached == 4
+    pages.release(held)
+    assert pages.take(7) is not None
+    assert pages.num_cached == 0
+
+
 def test_equal_prompts_side_by_side_leave_no_page_stuck() -> None:
     llm = engine(tiny_target(), num_pages=9, max_rows=2, page_size=4)
     for first in range(12):
@@ -115,6 +145,40 @@ def test_a_page_released_twice_is_a_bug_that_shows() -> None:
     pages.release(held)
     with pytest.raises(AssertionError, match="released twice"):
         pages.release(held)
+
+
+ARRIVALS = st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=8), st.booleans(), st.integers(0, 9)))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@settings(max_examples=100, deadline=None)
+@given(ARRIVALS)
+def test_pages_are_had_where_nobody_holds_them_and_no_attempt_is_made_in_vain(
+    mixed: bool, arrivals: list[tuple[list[int], bool, int]]
+) -> None:
+    """Mixed are sequences with and without the drafter's entries, whose pages then replace each other in the tree."""
+    pages = Pages(12, 2)
+    alive: list[list[int]] = []
+    for tokens, filled, leaves in arrivals:
+        if leaves < len(alive):
+            pages.release(alive.pop(leaves))
+        filled = filled and mixed
+        reused = pages.match(tokens, needs_drafter=filled)
+        needed = -(-len(tokens) // 2) - len(reused)
+        num_spare = pages.num_usable - len({*reused, *(page for held in alive for page in held)})
+        num_cached = pages.num_cached
+        assert pages.take(num_spare + 1) is None
+        assert pages.num_cached == num_cached
+        taken = pages.take(needed)
+        assert mixed or (taken is None) == (needed > num_spare)
+        if taken is None:
+            pages.release(reused)
+            continue
+        alive.append(reused + taken)
+        pages.remember(tokens, alive[-1], len(tokens), len(tokens) if filled else 0)
+    for held in alive:
+        pages.release(held)
+    assert pages.take(pages.num_usable) is not None
 
 
 @settings(max_examples=100, deadline=None)

@@ -129,3 +129,24 @@ def test_truncation_keeps_what_sorting_keeps(values: list[float], top_k: int, to
 def test_ties_with_the_last_kept_logit_stay() -> None:
     logits = torch.tensor([[[3.0, 2.0, 2.0, 2.0, 1.0]]])
     assert truncate(logits, sampling(top_k=2))[0, 0].isfinite().tolist() == [True, True, True, True, False]
+
+
+def test_the_ends_of_the_ranges_mean_what_they_say() -> None:
+    """A min-p of 1 leaves the best token, and a top-p of 1 all: those too that are too rare to be summed."""
+    logits = torch.tensor([[[0.0, 1.0, -40.0, -60.0]]])
+    assert truncate(logits, sampling(min_p=1.0))[0, 0].isfinite().tolist() == [False, True, False, False]
+    assert truncate(logits, sampling(top_k=3, top_p=1.0))[0, 0].isfinite().tolist() == [True, True, True, False]
+    assert truncate(logits, sampling(top_k=9, top_p=1.0))[0, 0].isfinite().all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_part_of_the_vocabulary_gives_the_token_that_the_whole_gives_where_it_holds_it(temperature: float) -> None:
+    """A drafter proposes target ids, under the noise of those ids: else it would be right by chance alone."""
+    ids = torch.tensor([3, 7, 8, 20, 41])
+    logits = torch.randn(1, 200, 50, generator=torch.Generator().manual_seed(2))
+    positions = torch.arange(200)[None]
+    whole = torch.full_like(logits, -torch.inf).index_copy_(2, ids, logits[..., ids])
+    params = sampling(temperature=temperature, seed=9)
+    found = choose(logits[..., ids], params, positions, ids)
+    assert torch.equal(found, choose(whole, params, positions))
+    assert set(found.flatten().tolist()) == set(ids.tolist())

@@ -223,6 +223,14 @@ def test_expected_tokens_follow_the_conditional_rates() -> None:
     assert batch_tokens([unseen.seen_R], [3], [0.5, 0.4, 0.0]) == pytest.approx([1, 1.5, 1.7, 1.7])
 
 
+def test_a_place_that_was_not_reached_is_taken_for_the_one_before_it() -> None:
+    acceptance = Acceptance(3, half_life=1e9)
+    assert acceptance.rates() == [0.6] * 3, "what a fitting drafter reaches"
+    for _ in range(4000):
+        acceptance.add(1, 1)
+    assert acceptance.rates() == pytest.approx([1.0] * 3, abs=0.001)
+
+
 def test_cycles_that_are_added_at_once_count_as_one_after_another() -> None:
     one_by_one, at_once = Acceptance(5, half_life=20.0), Acceptance(5, half_life=20.0)
     chance = random.Random(3)
@@ -286,6 +294,48 @@ def test_an_entry_that_is_far_off_is_corrected_once_that_is_certain() -> None:
     for _ in range(6):
         costs.observe(1, 0, 0, 0.02)
     assert costs.seconds(1, 0, 0) == pytest.approx(0.02, rel=0.01)
+
+
+def test_only_outliers_in_a_row_are_certain_and_what_follows_them_is_believed() -> None:
+    costs = CostTable((1,), (0,))
+    costs.set(1, 0, [(0, 0.01)])
+    for _ in range(100):
+        costs.observe(1, 0, 0, 0.01)
+    for seconds in (0.1, 0.1, 0.01, 0.1, 0.1, 0.01):
+        costs.observe(1, 0, 0, seconds)
+    assert costs.seconds(1, 0, 0) == pytest.approx(0.01)
+    for _ in range(3):
+        costs.observe(1, 0, 0, 0.1)
+    assert costs.seconds(1, 0, 0) == pytest.approx(0.1)
+    costs.observe(1, 0, 0, 0.12)
+    assert costs.seconds(1, 0, 0) == pytest.approx(0.11), "the hundred before say nothing any more"
+
+
+def test_more_rows_move_what_a_forward_takes_and_not_what_a_token_of_context_does() -> None:
+    costs = CostTable((1, 16), (0, 4))
+    for k, base in ((0, 0.01), (4, 0.012)):
+        costs.set(1, k, [(0, base), (1000, base + 0.01)])
+    costs.observe(16, 0, 1000, 0.08)
+    assert [costs.seconds(16, 0, context) for context in (0, 1000, 3000)] == pytest.approx([0.07, 0.08, 0.1])
+    assert [costs.seconds(16, 4, context) for context in (0, 1000)] == pytest.approx([0.084, 0.094])
+
+
+def test_what_lies_between_is_taken_from_its_neighbours_as_they_are_known_by_now() -> None:
+    costs = CostTable((8, 16, 32), (0,))
+    for bucket in (8, 32):
+        costs.set(bucket, 0, [(0, 0.02), (1000, 0.03)])
+    for _ in range(300):
+        costs.observe(8, 0, 1000, 0.06)
+    assert [costs.seconds(16, 0, context) for context in (0, 1000)] == pytest.approx([0.1 / 3, 0.05], rel=0.01)
+
+
+def test_what_was_not_seen_keeps_its_proportion_to_the_nearest_that_was() -> None:
+    costs = CostTable((1, 16), (0, 4, 5))
+    for k, base in ((0, 0.01), (4, 0.02), (5, 0.022)):
+        costs.set(1, k, [(0, base)])
+    costs.observe(16, 4, 0, 0.04)
+    costs.observe(16, 0, 0, 0.03)
+    assert [costs.seconds(16, k, 0) for k in (0, 4, 5)] == pytest.approx([0.03, 0.04, 0.044])
 
 
 def test_larger_batches_take_their_first_observation_whole() -> None:

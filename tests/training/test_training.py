@@ -130,6 +130,16 @@ def test_minutes_end_a_run(tmp_path: Path) -> None:
     assert 0 < first["steps"] < second["steps"] < 2000
 
 
+def test_a_call_that_has_no_time_for_a_step_leaves_what_the_next_goes_on_from(tmp_path: Path) -> None:
+    whole, _ = train(tmp_path / "whole", replace(CONFIG, steps=3))
+    first, _ = train(tmp_path / "run", replace(CONFIG, steps=3), stop_after=0.0)
+    assert (first["steps"], first["finished"]) == (0, False)
+    second, _ = train(tmp_path / "run", replace(CONFIG, steps=3), resume=True)
+    assert (second["steps"], second["tokens"]) == (whole["steps"], whole["tokens"])
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_the_learning_rate_rises_then_falls() -> None:
     rates = [CONFIG.rate_at(step / 100) for step in range(101)]
     assert rates[0] < 0.1

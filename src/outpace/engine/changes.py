@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from outpace.types import Changes, RowSettings
 
 
-class Pending:
+class PendingChanges:
     """What the device has not been told."""
 
     def __init__(self) -> None:

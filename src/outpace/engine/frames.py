@@ -1,10 +1,8 @@
 """Frames: a cycle of one shape over buffers that never move, so that a GPU can replay it as one graph.
 
-A shape is (rows, k, what choosing tokens takes). Its inputs are row numbers and the pages that were added since;
-everything else a cycle reads lies in the state. On a CPU, or where a graph cannot be captured, a replay calls the cycle
-itself.
-
-Shapes: B rows of the frame, C changes of the page table it takes, I = B + 3·C.
+A shape is (rows, k, what choosing tokens takes). Its inputs (`frame_inputs`) are row numbers and the pages that were
+added since; everything else a cycle reads lies in the state. On a CPU, or where a graph cannot be captured, a replay
+calls the cycle itself.
 """
 
 from __future__ import annotations
@@ -12,28 +10,26 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from outpace.engine.cut import CutCycle
+from outpace.engine.frame_inputs import FrameInputs
 from outpace.engine.marks import Marks
 from outpace.errors import EngineError
-from outpace.kernels.sample import Sampling
 from outpace.speculation.chosen import Chosen
-from outpace.speculation.cycle import Cycle, Mark, cycle, no_mark
+from outpace.speculation.cycle import Cycle, no_mark
 from outpace.speculation.pair import Pair
 from outpace.speculation.state import State
-from outpace.types import Changes, Needs
+from outpace.types import Needs
 
 logger = logging.getLogger(__name__)
 Left = TypeVar("Left")
 MOST_FRAMES = 512
 """Kept; beyond, the one that was used the longest time ago goes. A graph takes a few megabytes."""
-Arguments = tuple[Pair, State, Tensor, Tensor, Sampling, int, Mark, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +46,7 @@ class Frame:
     """Buffers of one shape, and what runs over them."""
 
     shape: Shape
-    num_changes: int
-    inputs_I: Tensor
-    """int64: row numbers, then rows, columns and pages of the changes; what is not needed leads to the inert row."""
+    inputs: FrameInputs
     replay: Callable[[], Chosen]
     """Runs the cycle."""
     cut: CutCycle | None
@@ -107,41 +101,25 @@ class Frames:
             self._frames.popitem(last=False)
         self.num_dropped += num
 
-    def fits(self, frame: Frame, changes: Changes) -> bool:
-        """Whether changes fit into the frame's inputs; rows that were filled never do."""
-        return not changes.rows and len(changes.pages) <= frame.num_changes
-
-    def inputs_of(self, frame: Frame, plan_rows: Sequence[int], changes: Changes) -> list[int]:
-        """What the frame's inputs are for these rows, and for changes that fit."""
-        inert = self._state.inert
-        rows = [*plan_rows, *[inert] * (frame.shape.num_rows - len(plan_rows))]
-        unused = [0] * (frame.num_changes - len(changes.pages))
-        page_rows = [*changes.page_rows, *[inert] * len(unused)]
-        return [*rows, *page_rows, *changes.page_columns, *unused, *changes.pages, *unused]
-
     @torch.inference_mode()
     def rehearse(self, shape: Shape) -> None:
         """Runs the cycle of a shape over inert rows, without a graph and without keeping anything."""
-        num_changes, inputs_I = self._inputs(shape)
-        self._run(shape, num_changes, inputs_I, None)
+        self._cycle(shape, self._inputs(shape), None).run()
 
-    def _inputs(self, shape: Shape) -> tuple[int, Tensor]:
-        """How many changes of the page table a frame takes, and its inputs, over inert rows."""
+    def _inputs(self, shape: Shape) -> FrameInputs:
+        """Over inert rows; they take the pages that one cycle may need for each row."""
         num_changes = shape.num_rows * (1 + -(-(shape.k + 1) // self._page_size))
-        inputs_I = torch.zeros(shape.num_rows + 3 * num_changes, dtype=torch.int64, device=self._state.device)
-        inputs_I[: shape.num_rows + num_changes] = self._state.inert
-        return num_changes, inputs_I
+        return FrameInputs(shape.num_rows, num_changes, self._state.inert, self._state.device)
 
     def _make(self, shape: Shape) -> Frame:
-        num_changes, inputs_I = self._inputs(shape)
-        device = self._state.device
+        inputs, device = self._inputs(shape), self._state.device
         marks = Marks(device) if self._timed else None
 
-        def run() -> Chosen:
-            return self._run(shape, num_changes, inputs_I, marks)
-
         def begin() -> Cycle:
-            return Cycle(*self._arguments(shape, num_changes, inputs_I, marks))
+            return self._cycle(shape, inputs, marks)
+
+        def run() -> Chosen:
+            return begin().run()
 
         replay, cut = run, None
         if shape.needs.masked:
@@ -160,8 +138,7 @@ class Frames:
                 logger.warning("cycles of %s run without a graph, and slower: %s", shape, why_eager)
         return Frame(
             shape=shape,
-            num_changes=num_changes,
-            inputs_I=inputs_I,
+            inputs=inputs,
             replay=replay,
             cut=cut,
             capture_s=time.perf_counter() - began,
@@ -206,19 +183,14 @@ class Frames:
 
         return replay
 
-    def _run(self, shape: Shape, num_changes: int, inputs_I: Tensor, marks: Marks | None) -> Chosen:
-        return cycle(*self._arguments(shape, num_changes, inputs_I, marks))
-
-    def _arguments(self, shape: Shape, num_changes: int, inputs_I: Tensor, marks: Marks | None) -> Arguments:
-        """Of `cycle`, once the changes are made."""
-        rows_B, changes = inputs_I.split_with_sizes((shape.num_rows, 3 * num_changes))
-        page_rows_C, columns_C, pages_C = changes.view(3, num_changes)
-        state = self._state
+    def _cycle(self, shape: Shape, inputs: FrameInputs, marks: Marks | None) -> Cycle:
+        """A cycle of the rows that the inputs name, once their changes of the page table are made."""
         mark = marks.start() if marks is not None else no_mark
-        state.page_table_RP[page_rows_C, columns_C] = pages_C
+        state, rows_B = self._state, inputs.rows_B
+        state.page_table_RP[inputs.page_rows_C, inputs.columns_C] = inputs.pages_C
         table_BP = state.page_table_RP[rows_B]
         sampling = state.sampling(rows_B, shape.needs)
-        return self._pair, state, rows_B, table_BP, sampling, shape.k, mark, shape.needs.num_logprobs
+        return Cycle(self._pair, state, rows_B, table_BP, sampling, shape.k, mark, shape.needs.num_logprobs)
 
     def describe(self) -> dict[str, Any]:
         """Frames so far, as plain data for JSON."""

@@ -60,6 +60,6 @@ def num_pages(free: int, fraction: float, page_bytes: int, pages_per_row: int, m
     if affordable < pages_per_row + 1:
         raise EngineError(
             f"{fraction:.0%} of {free / 2**30:.1f} GiB free memory holds {affordable} KV pages; one full context needs "
-            f"{pages_per_row}: lower max_context, or raise memory_fraction"
+            f"{pages_per_row + 1}, the trash page included: lower max_context, or raise memory_fraction"
         )
     return min(affordable, pages_per_row * max_rows + 1)

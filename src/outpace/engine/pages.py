@@ -48,6 +48,8 @@ class Pages:
         self._node_of: dict[int, _Node] = {}
         self._idle_leaves: OrderedDict[int, _Node] = OrderedDict()
         """By page, least recently used first: nodes without children whose page nobody but the tree holds."""
+        self._num_idle = 0
+        """Nodes whose page nobody but the tree holds, with children or without."""
 
     @property
     def num_free(self) -> int:
@@ -60,8 +62,12 @@ class Pages:
         return len(self._node_of)
 
     def take(self, num_pages: int) -> list[int] | None:
-        """Pages for a sequence, or None, with none taken, if even giving up all idle prefixes does not free enough."""
-        if len(self._free) < num_pages and not self._evict(num_pages - len(self._free)):
+        """Pages for a sequence, or None, with none taken, if even giving up all idle prefixes does not free enough.
+
+        A failed attempt gives up none: who waits for pages tries again before every forward.
+        """
+        missing = num_pages - len(self._free)
+        if missing > self._num_idle or (missing > 0 and not self._evict(missing)):
             return None
         taken = [self._free.pop() for _ in range(num_pages)]
         for page in taken:
@@ -84,6 +90,7 @@ class Pages:
             child = node.children.get(tuple(tokens[begin : begin + self.page_size]))
             if child is None or (needs_drafter and not child.drafter_filled):
                 break
+            self._num_idle -= self._holders[child.page] == 1
             self._holders[child.page] += 1
             self._idle_leaves.pop(child.page, None)
             pages.append(child.page)
@@ -128,6 +135,7 @@ class Pages:
     def _let_go(self, node: _Node) -> None:
         """The tree gives a node's page back."""
         del self._node_of[node.page]
+        self._num_idle -= self._holders[node.page] == 1
         self._idle_leaves.pop(node.page, None)
         self._drop(node.page)
 
@@ -137,6 +145,7 @@ class Pages:
         if self._holders[page] == 0:
             self._free.append(page)
         elif page in self._node_of:
+            self._num_idle += self._holders[page] == 1
             self._update(self._node_of[page])
 
     def _update(self, node: _Node) -> None:

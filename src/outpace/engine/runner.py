@@ -26,7 +26,7 @@ from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 from outpace.speculation.catch_up import catch_up
 from outpace.speculation.chosen import Chosen
-from outpace.speculation.cycle import Cycle, cycle, no_mark
+from outpace.speculation.cycle import Cycle, no_mark
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import prefill
 from outpace.speculation.prompt_tops import Asked
@@ -204,13 +204,10 @@ class Runner:
         bucket = next(bucket for bucket in self.buckets if bucket >= len(plan.rows))
         frame = frames.of(Shape(bucket, plan.k, plan.needs))
         changes = plan.changes
-        if not frames.fits(frame, changes):
+        if not frame.inputs.fit(changes):
             self.state.apply(changes, self.page_size)
             changes = Changes()
-        inputs = torch.tensor(frames.inputs_of(frame, plan.rows, changes))
-        if frame.inputs_I.is_cuda:
-            inputs = inputs.pin_memory()
-        frame.inputs_I.copy_(inputs, non_blocking=True)
+        frame.inputs.write(plan.rows, changes)
         frames.num_replays += 1
         frames.num_eager += frame.why_eager is not None
         return frame
@@ -220,14 +217,14 @@ class Runner:
         sampling = self.state.sampling(rows_B, plan.needs)
         table_BP = self._table(rows_B, plan.bound)
         mark = marks.start() if marks is not None else no_mark
-        given = (self._pair, self.state, rows_B, table_BP, sampling, plan.k, mark, plan.needs.num_logprobs)
+        num_logprobs = plan.needs.num_logprobs
+        cycle = Cycle(self._pair, self.state, rows_B, table_BP, sampling, plan.k, mark, num_logprobs)
         if masks is None:
-            return cycle(*given)
-        whole = Cycle(*given)
-        whole.draft()
-        whole.verify()
-        drafts = [] if whole.drafts_BK is None else whole.drafts_BK.tolist()
-        return whole.accept(self._allowed(masks, len(plan.rows), plan.k + 1, drafts))
+            return cycle.run()
+        cycle.draft()
+        cycle.verify()
+        drafts = [] if cycle.drafts_BK is None else cycle.drafts_BK.tolist()
+        return cycle.accept(self._allowed(masks, len(plan.rows), plan.k + 1, drafts))
 
     def _allowed(self, masks: Masks, num_rows: int, num_places: int, drafts: list[list[int]]) -> Tensor:
         """Packed masks on the device."""

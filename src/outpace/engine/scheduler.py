@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from outpace.config import ResolvedConfig
-from outpace.engine.changes import Pending
+from outpace.engine.changes import PendingChanges
 from outpace.engine.grammars.masks import masks_of
 from outpace.engine.needs import logprobs_of, needs_of, past_of, prompt_logprobs_of
 from outpace.engine.pages import Pages
@@ -50,7 +50,7 @@ class Scheduler:
         self._admitted: dict[int, Sequence]
         """By request id, oldest first."""
         self._free_rows: list[int]
-        self._pending: Pending
+        self._changes: PendingChanges
         self.num_preempted = 0
         self.reset(())
 
@@ -84,7 +84,7 @@ class Scheduler:
         self._admitted = {}
         self._free_rows = list(range(self._config.max_rows - 1, -1, -1))
         self._prefilled_last = False
-        self._pending = Pending()
+        self._changes = PendingChanges()
 
     def next(self, *, drained: bool) -> Work | None:
         """The next forward, or None if there is nothing to plan until more is known.
@@ -110,6 +110,7 @@ class Scheduler:
         """
         while self._waiting and self._free_rows:
             sequence = self._waiting[0]
+            self._check_drafting(sequence, len(sequence.tokens))
             lags = sequence.max_k > 0 and not self.control.fills_drafter()
             reused = self._reusable(sequence, lags)
             missing = self._num_pages(len(sequence.tokens)) - len(reused)
@@ -121,7 +122,7 @@ class Scheduler:
             del taken[missing:]
             self._waiting.popleft()
             self._admitted[sequence.request.id] = sequence
-            self._settle(sequence, reused, taken, lags)
+            self._enter(sequence, reused, taken, lags)
 
     def _reusable(self, sequence: Sequence, lags: bool) -> list[int]:
         """Pages that hold the sequence's beginning already, held for it; none for who wants the prompt computed."""
@@ -129,7 +130,8 @@ class Scheduler:
             return []
         return self._pages.match(sequence.tokens, needs_drafter=sequence.max_k > 0 and not lags)
 
-    def _settle(self, sequence: Sequence, reused: list[int], taken: list[int], lags: bool) -> None:
+    def _enter(self, sequence: Sequence, reused: list[int], taken: list[int], lags: bool) -> None:
+        """Gives a sequence a row, over pages that hold its beginning and others to come behind them."""
         num_cached = len(reused) * self._pages.page_size
         sequence.row = self._free_rows.pop()
         sequence.admission += 1
@@ -143,7 +145,7 @@ class Scheduler:
         sequence.lists_prompt = sequence.misses_prompt_logprobs
         if sequence.lists_prompt:
             sequence.prompt_logprobs = []
-        self._pending.fill(
+        self._changes.fill(
             RowSettings(
                 row=sequence.row,
                 num_cached=num_cached,
@@ -162,7 +164,7 @@ class Scheduler:
         return len(filled) * self._pages.page_size
 
     def _append_pages(self, sequence: Sequence, pages: list[int]) -> None:
-        self._pending.append(sequence.row, len(sequence.pages), pages)
+        self._changes.append(sequence.row, len(sequence.pages), pages)
         sequence.pages += pages
 
     def _prefill(self, prefilling: list[Sequence]) -> Work:
@@ -172,17 +174,10 @@ class Scheduler:
         """
         fills = next((not s.drafter_lags for s in prefilling if s.max_k), False)
         prefilling = [s for s in prefilling if not s.max_k or s.drafter_lags != fills]
-        chosen: list[Sequence] = []
-        chunks: list[tuple[int, ...]] = []
-        longest = 0
-        for sequence in prefilling:
-            end = min(sequence.prefill_end, sequence.num_prefilled + self._config.prefill_chunk)
-            chunk = tuple(sequence.tokens[sequence.num_prefilled : end])
-            longest = max(longest, len(chunk))
-            if chosen and (len(chosen) + 1) * longest > self._config.prefill_chunk:
-                break
-            chosen.append(sequence)
-            chunks.append(chunk)
+        ends = [min(s.prefill_end, s.num_prefilled + self._config.prefill_chunk) for s in prefilling]
+        lengths = [end - s.num_prefilled for s, end in zip(prefilling, ends, strict=True)]
+        chosen = prefilling[: _num_fitting(lengths, self._config.prefill_chunk)]
+        chunks = [tuple(s.tokens[s.num_prefilled : end]) for s, end in zip(chosen, ends, strict=False)]
         prompt = prompt_logprobs_of(chosen, chunks)
         for sequence, chunk in zip(chosen, chunks, strict=True):
             sequence.num_prefilled += len(chunk)
@@ -197,7 +192,7 @@ class Scheduler:
             bound=max(s.length_max for s in chosen),
             logprobs=logprobs_of(chosen),
             prompt=prompt,
-            changes=self._pending.flush(),
+            changes=self._changes.flush(),
         )
         return work_of(plan, chosen, masks_of([(place, s) for place, s in enumerate(chosen) if s.prefilled]))
 
@@ -205,9 +200,8 @@ class Scheduler:
         if not drained and any(s.masked for s in running):
             return None  # its masks depend on tokens that nobody has read
         for sequence in running:
-            if sequence.max_k and self._draftable(sequence.num_cached) == 0:
-                sequence.max_k = 0
-        k = min(self.control.choose(running).k, max(min(self._config.k, s.max_k) for s in running))
+            self._check_drafting(sequence, sequence.num_cached)
+        k = min(self.control.choose(running).k, max(s.max_k for s in running))
         lagging = [s for s in running if k and s.max_k and s.drafter_lags]
         if lagging:
             return self._catch_up(lagging) if drained else None
@@ -226,32 +220,31 @@ class Scheduler:
             needs=needs_of(chosen),
             bound=max(s.length_max for s in chosen),
             logprobs=logprobs_of(chosen),
-            changes=self._pending.flush(),
+            changes=self._changes.flush(),
         )
         return work_of(plan, chosen, masks_of(list(enumerate(chosen))))
+
+    def _check_drafting(self, sequence: Sequence, length: int) -> None:
+        """Past the drafter's position limit a sequence is a plain one: whatever pages hold its beginning will do."""
+        if self._draftable(length) == 0:
+            sequence.max_k = 0
 
     def _catch_up(self, lagging: list[Sequence]) -> Work:
         """Their drafter entries behind the last plain steps, as many rows as fit a prefill chunk; lengths are exact.
 
         Pages may be shared: a drafter has one layer, so an entry is the same whatever the row's drafter sees before it.
         """
-        chosen: list[Sequence] = []
-        starts: list[int] = []
-        longest = 0
-        for sequence in lagging:
-            start = max(0, sequence.num_drafter - 1, sequence.num_cached - MAX_CATCH_UP)
-            longest = max(longest, sequence.num_cached - start)
-            if chosen and (len(chosen) + 1) * longest > max(self._config.prefill_chunk, MAX_CATCH_UP):
-                break
-            chosen.append(sequence)
-            starts.append(start)
+        starts = [max(0, s.num_drafter - 1, s.num_cached - MAX_CATCH_UP) for s in lagging]
+        lengths = [s.num_cached - start for s, start in zip(lagging, starts, strict=True)]
+        num = _num_fitting(lengths, max(self._config.prefill_chunk, MAX_CATCH_UP))
+        chosen, starts = lagging[:num], starts[:num]
         plan = CatchUpPlan(
             rows=rows_of(chosen),
             starts=tuple(starts),
             chunks=tuple(tuple(s.tokens[start : s.num_cached]) for s, start in zip(chosen, starts, strict=True)),
             cold=tuple(start >= max(1, s.num_drafter) for s, start in zip(chosen, starts, strict=True)),
             bound=max(s.num_cached for s in chosen),
-            changes=self._pending.flush(),
+            changes=self._changes.flush(),
         )
         for sequence, cold in zip(chosen, plan.cold, strict=True):
             sequence.num_drafter = sequence.num_cached
@@ -290,8 +283,19 @@ class Scheduler:
         self._pages.remember(sequence.tokens, sequence.pages, sequence.num_cached, num_drafter)
         self._pages.release(sequence.pages)
         self._free_rows.append(sequence.row)
-        self._pending.forget(sequence.row)
+        self._changes.forget(sequence.row)
         sequence.row, sequence.pages = -1, []
 
     def _num_pages(self, num_tokens: int) -> int:
         return -(-num_tokens // self._pages.page_size)
+
+
+def _num_fitting(lengths: Iterable[int], budget: int) -> int:
+    """How many chunks, from the first on, stay within a budget of tokens when padded to their longest; at least one."""
+    num = longest = 0
+    for length in lengths:
+        longest = max(longest, length)
+        if num and (num + 1) * longest > budget:
+            break
+        num += 1
+    return num

@@ -187,7 +187,7 @@ class Drafter(nn.Module):
         return 1 if latent else kv_share(self.group, self.wiring.num_kv_heads).size
 
     def pack(self) -> bool:
-        """Readies the loaded drafter for inference, for good; see `layers.pack`. Its target's parts are left alone."""
+        """Readies the loaded drafter for inference, for good; see `linear.pack`. Its target's parts are left alone."""
         return pack(self)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

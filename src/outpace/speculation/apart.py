@@ -34,6 +34,10 @@ class ApartControl(AutomaticControl):
         self._masked_last = any(request.masked for request in batch)
         return self._apart().choose(batch) if self._masked_last else super().choose(batch)
 
+    def fills_drafter(self) -> bool:
+        """By the kind of batch that ran last: a prompt that comes in will be part of one like it."""
+        return self._apart().fills_drafter() if self._masked_last else super().fills_drafter()
+
     def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
         if request.masked:
             self._apart().learn(request, num_drafts, num_accepted)

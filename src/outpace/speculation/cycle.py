@@ -8,7 +8,7 @@ Shapes: B rows, K drafts, S = K+1, P pages a row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -33,9 +33,19 @@ def no_mark(phase: str) -> None:
 
 @dataclass(slots=True)
 class Cycle:
-    """One cycle in its three parts, for when the host has something to do between them: draft, verify, accept.
+    """One cycle of k drafts for the given rows, each of which emits 1 … k+1 tokens.
 
-    Arguments are `cycle`'s.
+    `run` is all of it; `draft`, `verify` and `accept`, in this order, are for a host that has work between them.
+
+    Args:
+        pair: the models.
+        state: moved forward at the rows.
+        rows_B: the rows; they may be padded with the inert row.
+        table_BP: their page tables, cut to the pages in reach.
+        sampling: settings of the rows.
+        k: drafts.
+        mark: told when a phase ends.
+        num_logprobs: alternatives to find beside each token's log-probability; None computes none.
     """
 
     pair: Pair
@@ -46,10 +56,16 @@ class Cycle:
     k: int
     mark: Mark = no_mark
     num_logprobs: int | None = None
-    drafts_BK: Tensor | None = None
+    drafts_BK: Tensor | None = field(default=None, init=False)
     """None before `draft`, and without drafts."""
-    _positions_BS: Tensor | None = None
-    _verified: Verified | None = None
+    _positions_BS: Tensor | None = field(default=None, init=False)
+    _verified: Verified | None = field(default=None, init=False)
+
+    def run(self) -> Chosen:
+        """Drafts, verifies, accepts and commits."""
+        self.draft()
+        self.verify()
+        return self.accept()
 
     def draft(self) -> None:
         """Proposes k tokens a row."""
@@ -105,31 +121,3 @@ class Cycle:
             tops = tops_of(verified.logits_BSV, outcome_BC[:, 1:], self.num_logprobs)
         self.mark("accept")
         return Chosen(outcome_BC, tops, touched=verified.touched)
-
-
-def cycle(
-    pair: Pair,
-    state: State,
-    rows_B: Tensor,
-    table_BP: Tensor,
-    sampling: Sampling,
-    k: int,
-    mark: Mark = no_mark,
-    num_logprobs: int | None = None,
-) -> Chosen:
-    """One cycle of k drafts for the given rows, which may be padded with the inert row; each emits 1 … k+1 tokens.
-
-    Args:
-        pair: the models.
-        state: moved forward at the rows.
-        rows_B: the rows.
-        table_BP: page tables, cut to the pages in reach.
-        sampling: settings of the rows.
-        k: drafts.
-        mark: told when a phase ends.
-        num_logprobs: alternatives to find beside each token's log-probability; None computes none.
-    """
-    whole = Cycle(pair, state, rows_B, table_BP, sampling, k, mark, num_logprobs)
-    whole.draft()
-    whole.verify()
-    return whole.accept()

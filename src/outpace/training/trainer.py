@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -191,8 +192,7 @@ class Trainer:
 
     def _keep(self) -> None:
         """A checkpoint, an export, and what the mean weights come to on the held-out batches."""
-        fields = {name: getattr(self.progress, name) for name in ("step", "epoch", "batch", "seconds", "num_tokens")}
-        self.progress = Progress(**fields, accepted=tuple(self.accepted_J.tolist()))
+        self.progress = replace(self.progress, accepted=tuple(self.accepted_J.tolist()))
         self.save()
         self.weights.put_means()
         self.export()

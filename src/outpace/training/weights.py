@@ -89,12 +89,13 @@ class Weights:
         self._publish()
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that a resumed run needs, by name."""
+        """Everything that a resumed run needs, by name; before the first step moments are 0, as the optimizer's own."""
         tensors = {f"master.{name}": p.detach() for name, p in self.masters.items()}
         tensors |= {f"mean.{name}": mean for name, mean in self.means.items()}
         for name, p in self.masters.items():
+            moments = self.optimizer.state.get(p, {})
             for moment in _MOMENTS:
-                tensors[f"{moment}.{name}"] = self.optimizer.state[p][moment]
+                tensors[f"{moment}.{name}"] = moments[moment] if moments else torch.zeros_like(p)
         return tensors
 
     @torch.no_grad()

@@ -1,0 +1,168 @@
+"""Single decisions of control, on costs and drafts given: its credit, its probes, its margin, its two kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from outpace.speculation.acceptance import Acceptance, batch_tokens
+from outpace.speculation.apart import ApartControl
+from outpace.speculation.control import AutomaticControl, CycleSeen
+from outpace.speculation.cost import CostTable
+
+
+@dataclass
+class Row:
+    """A request as control sees it."""
+
+    max_k: int = 4
+    num_cached: int = 0
+    acceptance: Acceptance | None = None
+    masked: bool = False
+
+
+def table(*steps: tuple[int, float], buckets: tuple[int, ...] = (1,)) -> CostTable:
+    """Of one row, (k, plain steps that its cycle takes)."""
+    costs = CostTable(buckets, [k for k, _ in steps])
+    for k, seconds in steps:
+        costs.set(1, k, [(0, seconds)])
+    return costs
+
+
+def drafting_pays() -> AutomaticControl:
+    """Control that knows a drafter to be good, on a machine whose cycles of 4 drafts take 1.5 plain steps."""
+    control = AutomaticControl(table((0, 1.0), (2, 1.25), (4, 1.5)))
+    for _ in range(200):
+        control.learn(Row(), 4, 4)
+    return control
+
+
+def seen(k: int, num_emitted: int, seconds: float) -> CycleSeen:
+    return CycleSeen(num_rows=1, k=k, context=0, num_emitted=num_emitted, seconds=seconds)
+
+
+def test_gains_that_are_saved_up_and_losses_that_are_owed_have_a_limit() -> None:
+    """However long drafting paid, what it loses afterwards is bounded; and however much it lost, it is tried again."""
+    control, rows = drafting_pays(), [Row()]
+    for _ in range(3000):
+        control.observe(seen(4, 5, 1.5))
+    num_lost = 0
+    while num_lost < 1000 and control.choose(rows).k:
+        control.observe(seen(4, 1, 1.5))
+        num_lost += 1
+    assert num_lost == pytest.approx(24.0 / 0.5, abs=1), "a cycle that emits one token loses half a plain step"
+    assert "lost more than it may" in control.decision.why
+    assert not control.fills_drafter(), "prompts are not made ready for drafts that may not come"
+    for _ in range(3000):
+        control.observe(seen(4, 1, 1.5))
+    num_plain = 0
+    while num_plain < 5000 and not control.choose(rows).k:
+        control.observe(seen(0, 1, 1.0))
+        num_plain += 1
+    assert num_plain == pytest.approx(24.0 / 0.015, rel=0.02)
+    assert control.fills_drafter()
+
+
+@pytest.mark.parametrize(("better", "k"), [(1.01, 2), (1.04, 4)])
+def test_another_k_is_taken_only_where_it_is_clearly_better(better: float, k: int) -> None:
+    """What two k's bring is known to a few parts in a hundred: without a margin it would go to and fro."""
+    control, rows = drafting_pays(), [Row()]
+    control.costs.set(1, 4, [(0, 9.0)])
+    assert control.choose(rows).k == 2
+    tokens = batch_tokens([Acceptance(4, 24.0).seen_R], [4], control.overall.rates())
+    control.costs.set(1, 4, [(0, 1.25 * tokens[4] / tokens[2] / better)])
+    assert control.choose(rows).k == k
+
+
+def test_a_catch_up_is_paid_from_the_credit_and_a_disturbed_one_as_the_dearest() -> None:
+    control, rows = drafting_pays(), [Row()]
+    for _ in range(3000):
+        control.observe(seen(4, 5, 1.5))
+    control.pay(1, 0, 1000.0)
+    assert control.choose(rows).k == 4, "a paused machine is nobody's loss beyond 12 of the 24 steps"
+    control.pay(1, 0, 11.0)
+    assert control.choose(rows).k == 4
+    control.pay(1, 0, 2.0)
+    assert control.choose(rows).k == 0
+
+
+def drafting_is_useless(cycle: float) -> AutomaticControl:
+    """Control that knows a drafter to be bad and has saved up all it may; cycles take so many plain steps."""
+    control = AutomaticControl(table((0, 1.0), (4, cycle)))
+    for _ in range(400):
+        control.learn(Row(), 4, 0)
+    for _ in range(3000):
+        control.observe(seen(0, 1, 1.0))
+    return control
+
+
+def test_probes_are_a_few_cycles_with_many_plain_steps_between() -> None:
+    control, rows = drafting_is_useless(1.2), [Row()]
+    ks = []
+    for _ in range(2 * (6 + 100)):
+        ks.append(control.choose(rows).k)
+        control.observe(seen(ks[-1], 1, 1.2 if ks[-1] else 1.0))
+    assert ks == ([4] * 6 + [0] * 100) * 2
+
+
+@pytest.mark.parametrize(("catch_up", "probes"), [(2.0, True), (10.0, False)])
+def test_a_probe_needs_credit_for_its_catch_up_as_those_before_it_were(catch_up: float, probes: bool) -> None:
+    """Six cycles that lose two and a half steps each, and a catch-up, out of the 24 steps that may be saved up."""
+    control, rows = drafting_is_useless(3.5), [Row()]
+    for _ in range(20):
+        control.pay(1, 0, catch_up)
+    for _ in range(4000):
+        control.observe(seen(0, 1, 1.0))
+    assert (control.choose(rows).k > 0) == probes
+
+
+def test_a_batch_of_a_new_size_waits_for_a_plain_step_only_a_few_times() -> None:
+    """While a catch-up is under way control is asked and no plain step comes."""
+    control = AutomaticControl(table((0, 1.0), (4, 1.5), buckets=(1, 16)))
+    rows = [Row()] * 16
+    for _ in range(200):
+        control.learn(rows[0], 4, 4)
+    assert [control.choose(rows).k for _ in range(8)] == [0] * 4 + [4] * 4
+
+
+def test_rows_that_do_not_draft_weigh_against_drafting() -> None:
+    """Every cycle is as long for them, and brings them one token."""
+    control = drafting_pays()
+    assert control.choose([Row()]).k == 4
+    assert control.choose([Row(), *[Row(max_k=0)] * 15]).k == 0
+
+
+def test_batches_under_grammars_are_judged_by_what_was_seen_under_grammars() -> None:
+    control, free, masked = ApartControl(table((0, 1.0), (4, 1.5))), Row(), Row(masked=True)
+    for _ in range(200):
+        control.learn(free, 4, 4)
+        control.learn(masked, 4, 0)
+    for row, k in ((free, 4), (masked, 0), (free, 4)):
+        assert control.choose([row]).k == k
+        assert control.describe()["k"] == k
+    assert control.choose([free, masked]).k == 0, "one row under a grammar makes it such a batch"
+
+
+def test_cycles_under_grammars_cost_what_was_seen_under_grammars() -> None:
+    control, free, masked = ApartControl(table((0, 1.0), (4, 1.5))), Row(), Row(masked=True)
+    for row in (free, masked):
+        for _ in range(200):
+            control.learn(row, 4, 4)
+    for _ in range(200):
+        control.observe(seen(4, 5, 1.5))
+        control.observe(replace(seen(4, 5, 5.9), masked=True))
+    assert control.choose([free]).k == 4
+    assert control.choose([masked]).k == 0
+
+
+def test_each_kind_pays_for_its_own_catch_ups_and_says_whether_its_prompts_are_made_ready() -> None:
+    control, free, masked = ApartControl(table((0, 1.0), (4, 1.5))), Row(), Row(masked=True)
+    for row in (free, masked):
+        for _ in range(200):
+            control.learn(row, 4, 4)
+    assert control.choose([masked]).k == 4
+    for _ in range(3):
+        control.pay(1, 0, 12.0)
+    assert control.choose([masked]).k == 0 and not control.fills_drafter()
+    assert control.choose([free]).k == 4 and control.fills_drafter()
