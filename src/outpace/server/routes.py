@@ -31,6 +31,7 @@ from outpace.server.protocol import (
     Asked,
     ChatRequest,
     CompletionRequest,
+    Conversing,
     DetokenizeRequest,
     TokenizeRequest,
 )
@@ -70,7 +71,7 @@ def router(backend: Backend) -> APIRouter:
         _check_model(backend, body.model)
         offer = offer_of(body, backend.tool_form)
         try:
-            prompt = await _chat_ids(backend, body.messages, None if offer is None else offer.tools)
+            prompt = await _chat_ids(backend, body, body.messages, None if offer is None else offer.tools)
             return await _answer(backend, request, body, [prompt], ChatFormat(), offer)
         except RequestError as error:
             raise blamed(error, offer) or refused(error, body) from error
@@ -92,8 +93,8 @@ def router(backend: Backend) -> APIRouter:
             raise ApiError(400, "give either prompt or messages", code="invalid_value", param="prompt")
         context = _limits(backend)[0]
         if body.messages is not None:
-            tools = None if body.tools is None else [tool.plain() for tool in body.tools]
-            tokens = await _chat_ids(backend, body.messages, tools)
+            tools = [tool.plain() for tool in body.tools or ()] or None
+            tokens = await _chat_ids(backend, body, body.messages, tools)
         else:
             assert body.prompt is not None
             tokens = await backend.texts.prompt_ids(body.prompt, context, add_special=body.add_special_tokens)
@@ -138,9 +139,13 @@ def router(backend: Backend) -> APIRouter:
 
 
 async def _chat_ids(
-    backend: Backend, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] | None
+    backend: Backend, body: Conversing, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] | None
 ) -> list[int]:
-    return await backend.texts.chat_ids([message.plain() for message in messages], _limits(backend)[0], tools)
+    if body.continue_final_message and body.add_generation_prompt:
+        message = "continue_final_message and add_generation_prompt exclude each other: leave one out"
+        raise ApiError(400, message, code="invalid_value", param="continue_final_message")
+    plain = [message.plain() for message in messages]
+    return await backend.texts.chat_ids(plain, _limits(backend)[0], tools, **body.rendering)
 
 
 async def _answer(
@@ -169,8 +174,7 @@ async def _answer(
     for prompt in prompts:
         _check_length(backend, prompt)
     asked = _with_word_ids(backend, asked)
-    if asked.user is not None:
-        facts_of(request.scope)["user"] = asked.user
+    facts_of(request.scope).update(asked.labels)
     wanted: list[tuple[list[int], SamplingParams]] = []
     for prompt in prompts:
         params = params_under(params_of(asked, _room(backend, len(prompt))), offer, backend.texts.special_id)
@@ -200,10 +204,11 @@ def _check_fits(asked: Asked) -> None:
     Raises:
         ApiError: one was given alone.
     """
-    if asked.stream_options is not None and not asked.stream:
-        raise ApiError(400, "stream_options need stream: true", code="invalid_value", param="stream_options")
-    if isinstance(asked, ChatRequest) and asked.top_logprobs is not None and not asked.logprobs:
+    if isinstance(asked, ChatRequest) and asked.top_logprobs and not asked.logprobs:
         raise ApiError(400, "top_logprobs need logprobs: true", code="invalid_value", param="top_logprobs")
+    if isinstance(asked, CompletionRequest) and asked.best_of not in (None, asked.n or 1):
+        message = f"best_of is {asked.best_of}; all answers are told, so it must be n, which is {asked.n or 1}"
+        raise ApiError(400, message, code="invalid_value", param="best_of")
 
 
 def _check_length(backend: Backend, prompt: Sequence[int]) -> None:

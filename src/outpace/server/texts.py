@@ -65,7 +65,11 @@ class Texts:
         return None if self._tokenizer is None else self._tokenizer.chat_template
 
     async def chat_ids(
-        self, messages: Sequence[dict[str, Any]], context: int, tools: Sequence[dict[str, Any]] | None = None
+        self,
+        messages: Sequence[dict[str, Any]],
+        context: int,
+        tools: Sequence[dict[str, Any]] | None = None,
+        **options: Any,
     ) -> list[int]:
         """Token ids of a conversation, ending with the opening of the answer.
 
@@ -73,6 +77,7 @@ class Texts:
             messages: with the arguments of past calls as JSON texts.
             context: tokens that it holds.
             tools: functions that the model is shown.
+            options: further ones of `ChatTemplate.render`.
 
         Raises:
             RequestError: no tokenizer or template, or messages that it refuses.
@@ -81,7 +86,7 @@ class Texts:
         size = sum(map(_size, messages)) + (SHORT if tools else 0)
 
         def encode() -> list[int]:
-            text = tokenizer.render_chat(with_argument_objects(messages), tools=tools)
+            text = tokenizer.render_chat(with_argument_objects(messages), tools=tools, **options)
             _check_length(text, context)
             return tokenizer.encode(text)
 
