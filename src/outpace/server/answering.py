@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from outpace.errors import OutpaceError, RequestError
 from outpace.server import api_errors
-from outpace.server.formats import Envelope, Written, usage
+from outpace.server.formats import Counted, Envelope, Written, usage
 from outpace.server.jobs import Job, Submission
 from outpace.server.observing import facts_of
 from outpace.server.reading import Reader
@@ -94,16 +94,16 @@ class Answering:
         opening = [
             choice for index in range(len(self.submission.jobs)) for choice in self.envelope.format.opening(index)
         ]
+        told = [Counted() for _ in self.submission.jobs]
         if opening:
-            yield b"".join(self._event([choice], 0) for choice in opening)
-        num_told = 0
+            yield b"".join(self._event([choice], told) for choice in opening)
         try:
             async for pieces in self.submission:
                 self._note_first()
                 events: list[bytes] = []
                 for place, piece in pieces:
-                    num_told += len(piece.token_ids)
-                    events += [self._event([choice], num_told) for choice in await self._choices(place, piece)]
+                    told[place].add(piece)
+                    events += [self._event([choice], told) for choice in await self._choices(place, piece)]
                 if events:
                     yield b"".join(events)
         except (OutpaceError, TimeoutError) as error:
@@ -119,13 +119,11 @@ class Answering:
         said = [form.said(place, part)] if part.told else []
         return said if part.finish_reason is None else [*said, form.closing(place, part.finish_reason)]
 
-    def _event(self, choices: list[dict[str, Any]], num_told: int) -> bytes:
-        """A chunk; `num_told` tokens were told, this one's among them, of those that the engine has said."""
+    def _event(self, choices: list[dict[str, Any]], told: Sequence[Counted]) -> bytes:
+        """A chunk; `told` is what was told of each answer, this chunk's part among it. The engine may be further."""
         chunk = self.envelope.chunk(choices)
         if self.continuous_usage:
-            so_far = self.usage()
-            counts = {"completion_tokens": num_told, "total_tokens": so_far["prompt_tokens"] + num_told}
-            chunk["usage"] = so_far | counts
+            chunk["usage"] = usage(self.num_prompts, told)
         elif self.include_usage:
             chunk["usage"] = None
         return _data(chunk)

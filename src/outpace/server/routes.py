@@ -174,7 +174,8 @@ async def _answer(
     for prompt in prompts:
         _check_length(backend, prompt)
     asked = _with_word_ids(backend, asked)
-    facts_of(request.scope).update(asked.labels)
+    if asked.labels:
+        facts_of(request.scope).update(asked.labels)
     wanted: list[tuple[list[int], SamplingParams]] = []
     for prompt in prompts:
         params = params_under(params_of(asked, _room(backend, len(prompt))), offer, backend.texts.special_id)
