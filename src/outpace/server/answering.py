@@ -59,7 +59,7 @@ class Answering:
         """
         try:
             if not stream:
-                return _json(await unless_gone(self.request, self._whole()))
+                return whole(await unless_gone(self.request, self._whole()))
             await unless_gone(self.request, self.submission.begun())
         except ClientGone:
             self.close()
@@ -177,7 +177,8 @@ def _num_logprobs(job: Job, piece: Piece) -> int:
     return own + len(piece.prompt_logprobs or ()) * (1 + (job.params.prompt_logprobs or 0))
 
 
-def _json(body: dict[str, Any]) -> Response:
+def whole(body: dict[str, Any]) -> Response:
+    """An answer that may be long; FastAPI's own way takes seconds for it."""
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 

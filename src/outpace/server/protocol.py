@@ -20,7 +20,7 @@ from outpace.server.structured import ResponseFormat, StructuredOutputs
 MAX_CHOICES = 128
 """Answers of one request: choices times prompts."""
 MAX_STOPS = 16
-MAX_TOKEN_IDS = 1 << 22
+MAX_TOKEN_IDS = 1 << 20
 
 BIASES = BeforeValidator(partial(check_size, most=MAX_BIASES))
 TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]

@@ -8,7 +8,6 @@ from functools import partial
 from time import time
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -17,8 +16,9 @@ import outpace
 from outpace.config import SamplingParams
 from outpace.errors import RequestError
 from outpace.models.text.tool_formats import ToolFormat
-from outpace.server.answering import Answering
+from outpace.server.answering import Answering, whole
 from outpace.server.api_errors import ApiError
+from outpace.server.bodies import BoundedRoute
 from outpace.server.calling import Calling
 from outpace.server.client import EngineClient
 from outpace.server.conversation import ChatMessage
@@ -64,7 +64,7 @@ class Backend:
 
 def router(backend: Backend) -> APIRouter:
     """All endpoints."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=BoundedRoute)
 
     @routes.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
@@ -98,13 +98,12 @@ def router(backend: Backend) -> APIRouter:
         else:
             assert body.prompt is not None
             tokens = await backend.texts.prompt_ids(body.prompt, context, add_special=body.add_special_tokens)
-        told = {"tokens": tokens, "count": len(tokens), "max_model_len": context}
-        return Response(msgspec.json.encode(told), media_type="application/json")  # FastAPI's way takes seconds
+        return whole({"tokens": tokens, "count": len(tokens), "max_model_len": context})
 
-    @routes.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+    @routes.post("/detokenize", response_model=None)
+    async def detokenize(body: DetokenizeRequest) -> Response:
         _check_model(backend, body.model)
-        return {"prompt": await backend.texts.text(body.tokens, skip_special=body.skip_special_tokens)}
+        return whole({"prompt": await backend.texts.text(body.tokens, skip_special=body.skip_special_tokens)})
 
     @routes.get("/v1/models")
     async def models() -> dict[str, Any]:

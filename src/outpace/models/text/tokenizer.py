@@ -23,7 +23,8 @@ from outpace.models.text.tokenizer_files import read_directory
 from outpace.models.text.tokenizer_parts import TokenizerParts
 
 LONG_TEXT = 4096
-"""Characters above which other threads go on meanwhile: `encode` holds Python's lock for seconds, a batch does not."""
+"""Characters or token ids above which other threads go on meanwhile: the backend's `encode` and `decode` hold Python's
+lock for seconds, a batch of one does not."""
 
 
 class Tokenizer:
@@ -102,6 +103,8 @@ class Tokenizer:
             RequestError: an id is negative or above 2**32 - 1.
         """
         try:
+            if len(ids) > LONG_TEXT:
+                return str(self.backend.decode_batch([list(ids)], skip_special_tokens=skip_special)[0])
             text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special)
         except OverflowError as error:
             raise RequestError(f"token ids must lie in 0 … {2**32 - 1}; these are {min(ids)} … {max(ids)}") from error
