@@ -140,3 +140,11 @@ def test_the_dockerfile_copies_what_there_is_and_runs_what_there_is() -> None:
     check = json.loads(last["HEALTHCHECK"].split("CMD", 1)[1])
     assert check[:2] == ["python", "-c"] and ":8000/ready" in check[2]
     compile(check[2], "HEALTHCHECK", "exec")
+
+
+def test_every_event_of_the_log_is_in_the_table() -> None:
+    table = PAGE.split("## Logs")[1].split("\n\n`/`")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    sources = [path.read_text() for path in (ROOT / "src" / "outpace" / "server").glob("*.py")]
+    assert named == {event for text in sources for event in re.findall(r'\b_?tell\("([^"]+)"', text)}

@@ -62,12 +62,17 @@ class Answering:
                 return whole(await unless_gone(self.request, self._whole()))
             await unless_gone(self.request, self.submission.begun())
         except ClientGone:
+            self.note_left()
             self.close()
             return Response(status_code=CLIENT_GONE)
         except BaseException:
             self.close()
             raise
         return EventStream(self)
+
+    def note_left(self) -> None:
+        """The client did not wait for the end."""
+        facts_of(self.request.scope).setdefault("error", "the client went away")
 
     def close(self) -> None:
         """Aborts what is not finished, and notes what the request came to."""
@@ -147,6 +152,8 @@ class EventStream(StreamingResponse):
         except TimeoutError:
             facts_of(scope)["error"] = "the client read too slowly"
         finally:
+            if not self._answering.submission.over:
+                self._answering.note_left()
             self._answering.close()
 
 
