@@ -55,7 +55,7 @@ class Written:
     @property
     def end(self) -> int:
         """`offset` of the part behind it."""
-        return self.offset + sum(len(entry.token) for entry in self.logprobs or ())
+        return self.offset + sum(entry.num_characters for entry in self.logprobs or ())
 
 
 class Format(Protocol):

@@ -13,6 +13,7 @@ from outpace.models.gguf.file import GgufFile
 from outpace.models.source import Source
 from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tokenizer import Tokenizer
+from outpace.server.spelling import Spelling
 
 SHORT = 2048
 """Characters, or token ids."""
@@ -34,7 +35,7 @@ class Texts:
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._is_brief = True
-        self._spelled: dict[int, str] = {}
+        self._spelled: dict[int, Spelling] = {}
 
     @classmethod
     def of(cls, source: Source) -> Texts:
@@ -115,13 +116,13 @@ class Texts:
         tokenizer = self._required()
         return await self._done(len(token_ids), lambda: tokenizer.decode(token_ids, skip_special))
 
-    def spell(self, token_id: int) -> str:
-        """The text of one token, special ones too; U+FFFD for a part of a character, nothing without a tokenizer."""
-        text = self._spelled.get(token_id)
-        if text is None:
-            text = "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special=False)
-            self._spelled[token_id] = text
-        return text
+    def spell(self, token_id: int) -> Spelling:
+        """One token, special ones too; nothing without a tokenizer."""
+        spelling = self._spelled.get(token_id)
+        if spelling is None:
+            spelling = Spelling(*("", b"") if self._tokenizer is None else self._tokenizer.spell(token_id))
+            self._spelled[token_id] = spelling
+        return spelling
 
     def special_id(self, token: str) -> int | None:
         """The id of a token that texts leave out as special; None for any other text."""

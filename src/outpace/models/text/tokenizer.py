@@ -18,7 +18,7 @@ from outpace.models.text.gguf_tokenizer import read_gguf_tokenizer
 from outpace.models.text.kimi_tokenizer import pieces, read_kimi
 from outpace.models.text.past_calls import with_numbered_ids
 from outpace.models.text.stream import ByteStream, TextStream, WindowStream
-from outpace.models.text.token_bytes import decoder_steps, token_bytes
+from outpace.models.text.token_bytes import bytes_of, decoder_steps, token_bytes
 from outpace.models.text.tokenizer_files import read_directory
 from outpace.models.text.tokenizer_parts import TokenizerParts
 
@@ -117,6 +117,14 @@ class Tokenizer:
             RequestError: this kind of tokenizer has no bytes a token.
         """
         return token_bytes(self.backend, self._skipped)
+
+    def spell(self, token_id: int) -> tuple[str, bytes | None]:
+        """One token, special or not, as a text in which U+FFFD stands for a part of a character, and its bytes; None
+        where they are not known."""
+        text = self.decode([token_id], skip_special=False)
+        if "\ufffd" not in text:
+            return text, text.encode()
+        return text, bytes_of(self.backend, token_id, byte_level=self._is_byte_level)
 
     def special_id(self, token: str) -> int | None:
         """The id of a token that decoding leaves out as special; None for any other text."""
