@@ -177,7 +177,10 @@ def test_an_echo_is_spelled_before_anything_runs() -> None:
             raise asyncio.CancelledError
 
     class Client:
-        described: ClassVar[dict[str, object]] = {"engine": {"max_context": 99, "num_pages": 9, "page_size": 16}}
+        described: ClassVar[dict[str, object]] = {
+            "engine": {"max_context": 99, "num_pages": 9, "page_size": 16},
+            "target": {"vocab_size": 9, "eos_token_ids": [8]},
+        }
 
         def check_open(self) -> None: ...
 

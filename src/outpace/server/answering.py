@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from outpace.errors import OutpaceError, RequestError
 from outpace.server import api_errors
+from outpace.server.api_errors import ApiError
 from outpace.server.formats import Counted, Envelope, Written, usage
 from outpace.server.jobs import Job, Submission
 from outpace.server.observing import facts_of
@@ -47,6 +48,8 @@ class Answering:
     include_usage: bool
     continuous_usage: bool
     reader: Reader
+    explain: Callable[[RequestError], ApiError] = api_errors.of
+    """Names the field of the request that is to blame."""
 
     def usage(self) -> dict[str, Any]:
         return usage(self.num_prompts, self.submission.jobs)
@@ -112,7 +115,7 @@ class Answering:
                 if events:
                     yield b"".join(events)
         except (OutpaceError, TimeoutError) as error:
-            refusal = api_errors.of(error)
+            refusal = self.explain(error) if isinstance(error, RequestError) else api_errors.of(error)
             facts_of(self.request.scope)["error"] = str(refusal)
             yield _data(refusal.body())
             return

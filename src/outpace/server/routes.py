@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 import outpace
 from outpace.config import SamplingParams
+from outpace.engine.limits import Limits
 from outpace.errors import RequestError
 from outpace.models.text.tool_formats import ToolFormat
 from outpace.server.answering import Answering, whole
@@ -80,7 +81,7 @@ def router(backend: Backend) -> APIRouter:
     async def complete(body: CompletionRequest, request: Request) -> Response:
         _check_model(backend, body.model)
         try:
-            context = _limits(backend)[0]
+            context = _limits(backend).max_context
             prompts = [await backend.texts.prompt_ids(prompt, context) for prompt in body.prompts]
             return await _answer(backend, request, body, prompts, CompletionFormat())
         except RequestError as error:
@@ -91,7 +92,7 @@ def router(backend: Backend) -> APIRouter:
         _check_model(backend, body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", code="invalid_value", param="prompt")
-        context = _limits(backend)[0]
+        context = _limits(backend).max_context
         if body.messages is not None:
             tools = [tool.plain() for tool in body.tools or ()] or None
             tokens = await _chat_ids(backend, body, body.messages, tools)
@@ -144,7 +145,7 @@ async def _chat_ids(
         message = "continue_final_message and add_generation_prompt exclude each other: leave one out"
         raise ApiError(400, message, code="invalid_value", param="continue_final_message")
     plain = [message.plain() for message in messages]
-    return await backend.texts.chat_ids(plain, _limits(backend)[0], tools, **body.rendering)
+    return await backend.texts.chat_ids(plain, _limits(backend).max_context, tools, **body.rendering)
 
 
 async def _answer(
@@ -170,14 +171,13 @@ async def _answer(
             param="n",
         )
     _check_fits(asked)
-    for prompt in prompts:
-        _check_length(backend, prompt)
     asked = _with_word_ids(backend, asked)
     if asked.labels:
         facts_of(request.scope).update(asked.labels)
-    wanted: list[tuple[list[int], SamplingParams]] = []
+    limits, wanted = _limits(backend), list[tuple[list[int], SamplingParams]]()
     for prompt in prompts:
-        params = params_under(params_of(asked, _room(backend, len(prompt))), offer, backend.texts.special_id)
+        params = params_under(params_of(asked, limits.room(len(prompt))), offer, backend.texts.special_id)
+        limits.check(prompt, params)  # a stream whose second prompt is refused later would have begun
         wanted += [(prompt, choice) for choice in choices(params, num_choices)]
     echoed = await _echoed(backend, prompts, num_choices) if asked.echoes else None  # before anything runs
     answering = Answering(
@@ -185,6 +185,7 @@ async def _answer(
         envelope=Envelope(form, backend.name),
         submission=backend.client.submit(wanted, backend.request_timeout, () if offer is None else offer.form.special),
         num_prompts=tuple(map(len, prompts)),
+        explain=lambda error: blamed(error, offer) or refused(error, asked),
         include_usage=asked.include_usage,
         continuous_usage=asked.continuous_usage,
         reader=Reader(
@@ -211,20 +212,6 @@ def _check_fits(asked: Asked) -> None:
         raise ApiError(400, message, code="invalid_value", param="best_of")
 
 
-def _check_length(backend: Backend, prompt: Sequence[int]) -> None:
-    """Before the engine is sent it: a body has room for millions of token ids.
-
-    Raises:
-        RequestError: the context cannot hold it.
-    """
-    context = _limits(backend)[0]
-    if len(prompt) >= context:
-        raise RequestError(
-            f"the prompt has {len(prompt)} tokens; the context holds {context} and one must be left for the answer: "
-            f"shorten the prompt to {context - 1}"
-        )
-
-
 def _with_word_ids(backend: Backend, asked: Asked) -> Asked:
     """The request with its bad words as token ids.
 
@@ -245,20 +232,21 @@ async def _echoed(backend: Backend, prompts: Sequence[list[int]], num_choices: i
     return tuple(text for text in texts for _ in range(num_choices))
 
 
-def _room(backend: Backend, num_prompt: int) -> int:
-    """Tokens that an answer may have behind a prompt: what context and pages leave."""
-    return min(_limits(backend)) - num_prompt
-
-
-def _limits(backend: Backend) -> tuple[int, int]:
-    """Tokens of the context, and tokens that all pages hold.
+def _limits(backend: Backend) -> Limits:
+    """Of the engine, or of the one that was there last.
 
     Raises:
         Unavailable: no engine was ever ready, or nothing is taken any more.
     """
     backend.client.check_open()
-    engine = backend.client.described["engine"]
-    return engine["max_context"], (engine["num_pages"] - 1) * engine["page_size"]
+    engine, target = backend.client.described["engine"], backend.client.described["target"]
+    return Limits(
+        vocab_size=target["vocab_size"],
+        eos_token_ids=tuple(target["eos_token_ids"]),
+        max_context=engine["max_context"],
+        page_size=engine["page_size"],
+        num_pages=engine["num_pages"] - 1,  # one is nobody's
+    )
 
 
 def _check_model(backend: Backend, name: str | None) -> None:
