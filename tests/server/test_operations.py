@@ -219,6 +219,17 @@ def test_it_drains_and_leaves_nothing_behind(model: Path) -> None:
         assert server.other == []
 
 
+def test_a_second_signal_ends_it_at_once(model: Path) -> None:
+    with serving(model, *PLAIN, "--drain-timeout", "600") as server:
+        pid = engine_pid(server)
+        long_stream(server)
+        for _ in range(2):
+            server.process.send_signal(signal.SIGINT)
+            server.event("draining")
+        assert server.process.wait(20) == 0
+        until(lambda: not is_alive(pid), seconds=10)
+
+
 @contextmanager
 def half_sent(server: Server) -> Iterator[None]:
     """A client that has sent half of its request, and no more."""

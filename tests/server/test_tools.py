@@ -149,6 +149,23 @@ def test_several_calls_or_one(caller: Server, stream: bool) -> None:
     assert answer(parallel_tool_calls=False) == ("\nThat is all.", both[:1], "tool_calls")
 
 
+def test_tokens_of_calls_count_whether_they_are_told_or_not(caller: Server) -> None:
+    def usage(**options: Any) -> dict[str, int]:
+        return {
+            name: caller.post("/v1/chat/completions", asked("&", **options)).json()["usage"][name]
+            for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+        }
+
+    body = {key: value for key, value in asked("&").items() if key in ("messages", "tools")}
+    told = usage(speculation="off")
+    assert told["prompt_tokens"] == caller.post("/tokenize", body).json()["count"]
+    assert told["completion_tokens"] == 7  # those behind "&" in its chain, the end among them
+    for options in ({}, {"parallel_tool_calls": False}, {"logprobs": True}):
+        assert usage(**options) == told
+    forced = usage(tool_choice="required", max_tokens=60)
+    assert forced == usage(tool_choice="required", max_tokens=60, speculation="off")
+
+
 @pytest.mark.parametrize(
     ("last", "text"), [("#", '<tool_call>{"name": "launch", "arguments": {}} </tool_call>'), (".", "It is sunny today")]
 )

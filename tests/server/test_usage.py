@@ -165,13 +165,14 @@ def test_metrics_grow_by_what_answers_say(server: Server) -> None:
 def test_cached_tokens_are_whole_pages_of_the_prompt(server: Server) -> None:
     page = server.state()["settings"]["engine"]["page_size"]
     prompt = "Tell me of it once more. " * 4
-    length = len(prompt)
+    length, reused = len(prompt), totals(server)["reused"]
     cached = [
         ask(server, body_of("nothing else", "auto") | {"prompt": text})["usage"]["prompt_tokens_details"]
         for text in (prompt, prompt, prompt[: 2 * page] + "!", [prompt, prompt])
     ]
     most = (length - 1) // page * page
     assert [told["cached_tokens"] for told in cached] == [0, most, 2 * page, 2 * most]
+    assert totals(server)["reused"] - reused == 3 * most + 2 * page
 
 
 def test_a_client_that_leaves_is_counted_as_far_as_the_engine_came(server: Server) -> None:
@@ -205,10 +206,12 @@ def test_a_preempted_answer_is_counted_once(tight: Server, policy: str) -> None:
         body = {"prompt": prompt, "max_tokens": 60, "seed": place, "temperature": 1.0, "ignore_eos": True}
         return ask(tight, body_of("nothing else", policy) | body)
 
-    preempted = tight.state()["now"]["preempted"]
+    before = totals(tight)
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(one, range(4)))
-    assert tight.state()["now"]["preempted"] > preempted
+    after = totals(tight)
+    assert after["preemptions"] > before["preemptions"] and after["tokens"] - before["tokens"] == 240
+    assert after["reused"] == before["reused"]
     for answer in answers:
         usage = answer["usage"]
         assert usage["completion_tokens"] == num_told(answer["choices"]) == 60
