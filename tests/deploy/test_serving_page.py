@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from outpace.cli import serve
 from outpace.cli.main import build_parser
 from outpace.cli.serve import read_config, start_of
-from outpace.server.conversation import SpokenMessage
+from outpace.server.conversation import AssistantMessage
 from outpace.server.jobs import Unavailable
 from outpace.server.protocol import ChatRequest, CompletionRequest, StreamOptions
 from outpace.server.settings import ServerConfig
@@ -178,10 +178,10 @@ def test_every_error_is_in_the_table() -> None:
 
 def test_every_field_that_is_named_is_taken_and_every_other_is_openais() -> None:
     named = {name for cell, _ in rows_of("Requests") for name in in_code(cell)} - {"stream_options"}
-    models: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest, StreamOptions, SpokenMessage)
+    models: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest, StreamOptions, AssistantMessage)
     taken = {name for model in models for name in model.model_fields}
     assert named <= taken
     create = (Completions.create, ChatCompletions.create)
     theirs = {name for function in create for name in inspect.signature(function).parameters}
-    theirs |= {"include_usage", "role", "content", "name"}
+    theirs |= {"include_usage", "role", "content", "name", "tool_calls", "annotations"}
     assert taken - theirs <= named
