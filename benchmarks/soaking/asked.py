@@ -18,7 +18,7 @@ NONSENSES: tuple[tuple[str, bytes], ...] = tuple(
         (COMPLETE, {"model": "soak", "prompt": "a", "temperature": -1}),
         (COMPLETE, {"model": "soak", "prompt": "a", "max_tokens": 1 << 40}),
         (COMPLETE, {"model": "soak", "prompt": "a", "n": 1000}),
-        (COMPLETE, {"model": "soak", "prompt": "a", "nonsense": None}),
+        (COMPLETE, {"model": "soak", "prompt": "a", "nonsense": 1}),
         (COMPLETE, {"model": "another", "prompt": "a"}),
         (CHAT, {"model": "soak", "messages": [{"role": "nobody", "content": "a"}]}),
         (CHAT, {"model": "soak", "messages": []}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import inspect
 import json
 import os
 import re
@@ -13,12 +14,19 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
+from openai.resources.chat.completions import Completions as ChatCompletions
+from openai.resources.completions import Completions
+from pydantic import BaseModel
 
 from outpace.cli import serve
 from outpace.cli.main import build_parser
 from outpace.cli.serve import read_config, start_of
+from outpace.server.conversation import AssistantMessage
+from outpace.server.jobs import Unavailable
+from outpace.server.protocol import ChatRequest, CompletionRequest, StreamOptions
 from outpace.server.settings import ServerConfig
 from server.models import make_model
 from server.running import free_port, serving
@@ -140,3 +148,40 @@ def test_the_dockerfile_copies_what_there_is_and_runs_what_there_is() -> None:
     check = json.loads(last["HEALTHCHECK"].split("CMD", 1)[1])
     assert check[:2] == ["python", "-c"] and ":8000/ready" in check[2]
     compile(check[2], "HEALTHCHECK", "exec")
+
+
+def test_every_event_of_the_log_is_in_the_table() -> None:
+    table = PAGE.split("## Logs")[1].split("\n\n`/`")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    sources = [path.read_text() for path in (ROOT / "src" / "outpace" / "server").glob("*.py")]
+    assert named == {event for text in sources for event in re.findall(r'\b_?tell\("([^"]+)"', text)}
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """The names in code in each cell of a section's table."""
+    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row] for row in rows[1:]]
+
+
+def in_code(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
+def test_every_error_is_in_the_table() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "src" / "outpace" / "server").glob("*.py"))
+    codes = set(re.findall(r'code="(\w+)"', sources)) | set(re.findall(r'40[45]: "(\w+)"', sources))
+    unavailable = set(get_args(get_type_hints(Unavailable.__init__)["code"]))
+    assert {code for _, cell, _ in rows_of("Errors") for code in in_code(cell)} == codes | unavailable
+
+
+def test_every_field_that_is_named_is_taken_and_every_other_is_openais() -> None:
+    named = {name for cell, _ in rows_of("Requests") for name in in_code(cell)} - {"stream_options"}
+    models: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest, StreamOptions, AssistantMessage)
+    taken = {name for model in models for name in model.model_fields}
+    assert named <= taken
+    create = (Completions.create, ChatCompletions.create)
+    theirs = {name for function in create for name in inspect.signature(function).parameters}
+    theirs |= {"include_usage", "role", "content", "name", "tool_calls", "annotations"}
+    assert taken - theirs <= named

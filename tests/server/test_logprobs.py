@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ def test_chat(server: Server, llm: LLM) -> None:
     told = answer.choices[0].logprobs.content
     assert [entry.logprob for entry in told] == pytest.approx([found.logprob for found in expected.logprobs], abs=1e-4)
     assert all(len(entry.top_logprobs) == 2 for entry in told)
-    whole = [entry for entry in told if entry.bytes is not None]
-    assert whole and all(bytes(entry.bytes).decode() == entry.token for entry in whole)
+    assert b"".join(bytes(entry.bytes) for entry in told).decode(errors="replace") == expected.text
+    assert any("\ufffd" in entry.token for entry in told)  # put together out of parts, of which each has its byte
     chunks = server.client().chat.completions.create(**asked, logprobs=True, top_logprobs=2, stream=True)
     streamed = [e for chunk in chunks if chunk.choices[0].logprobs for e in chunk.choices[0].logprobs.content]
     assert streamed == told
@@ -48,6 +49,17 @@ def test_completion(server: Server) -> None:
     parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs]
     for column in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
         assert [value for part in parts for value in getattr(part, column)] == getattr(told, column)
+
+
+def test_parts_of_characters_have_names_of_their_own_in_columns(server: Server) -> None:
+    """They would all be the same key, and of several likely tokens one would be told."""
+    told = server.client().completions.create(**ASKED, logprobs=5).choices[0].logprobs
+    assert all(5 <= len(top) <= 6 for top in told.top_logprobs)
+    assert all(token in top for token, top in zip(told.tokens, told.top_logprobs, strict=True))
+    names = [name for top in told.top_logprobs for name in top]
+    parts = [name for name in names if name.startswith("bytes:")]
+    assert parts and all(re.fullmatch(r"bytes:\\x[89a-f][0-9a-f]", name) for name in parts)
+    assert not any("\ufffd" in name for name in names)
 
 
 def test_echo(server: Server) -> None:

@@ -150,7 +150,9 @@ def test_a_client_that_leaves_frees_its_pages(narrow: Server) -> None:
     stream.close()
     until(lambda: narrow.state()["running"] == 0, seconds=5)
     assert narrow.held_pages() == 0
-    assert last_request(narrow)["completion_tokens"] < 2000
+    line = narrow.line_of(stream.response.headers["x-request-id"])
+    assert line["completion_tokens"] < 2000
+    assert (line["status"], line["error"]) == (200, "the client went away")
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -163,7 +165,9 @@ def test_a_broken_connection_frees_its_pages(narrow: Server, stream: bool) -> No
         until(lambda: narrow.held_pages() > 0)
     until(lambda: narrow.state()["running"] == 0, seconds=5)
     assert narrow.held_pages() == 0
-    assert last_request(narrow)["completion_tokens"] < 2000
+    line = last_request(narrow)
+    assert line["completion_tokens"] < 2000
+    assert (line["status"], line["error"]) == (200 if stream else 499, "the client went away")
 
 
 def test_a_client_that_leaves_the_queue_is_never_begun(narrow: Server) -> None:
@@ -213,6 +217,17 @@ def test_it_drains_and_leaves_nothing_behind(model: Path) -> None:
         assert server.process.wait(20) == 0
         until(lambda: not is_alive(pid), seconds=10)
         assert server.other == []
+
+
+def test_a_second_signal_ends_it_at_once(model: Path) -> None:
+    with serving(model, *PLAIN, "--drain-timeout", "600") as server:
+        pid = engine_pid(server)
+        long_stream(server)
+        for _ in range(2):
+            server.process.send_signal(signal.SIGINT)
+            server.event("draining")
+        assert server.process.wait(20) == 0
+        until(lambda: not is_alive(pid), seconds=10)
 
 
 @contextmanager

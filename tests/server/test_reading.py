@@ -19,7 +19,7 @@ from outpace.server.jobs import Job, Submission, TooSlow
 from outpace.server.observing import KEY, Facts
 from outpace.server.protocol import CompletionRequest
 from outpace.server.reading import Reader
-from outpace.server.spelling import columns, entries
+from outpace.server.spelling import Spelling, columns, entries
 from outpace.server.wire import Piece, Tally
 from outpace.types import TokenLogprobs
 
@@ -27,8 +27,8 @@ IDS = (7, 8)
 LOGPROBS = (TokenLogprobs(-0.5, ((7, -0.5), (9, -2.0))), TokenLogprobs(float("-inf"), ((8, -1.0),)))
 
 
-def spell(token: int) -> str:
-    return f"<{token}>"
+def spell(token: int) -> Spelling:
+    return Spelling(f"<{token}>", b"<%d>" % token)
 
 
 def piece(**changes: object) -> Piece:
@@ -75,7 +75,7 @@ def test_many_log_probabilities_keep_nobody_waiting() -> None:
     """A spelling that takes 3 ms a token, seen from a loop that has others to serve."""
     ticks = 0
 
-    def slowly(token: int) -> str:
+    def slowly(token: int) -> Spelling:
         time.sleep(0.003)
         return spell(token)
 
@@ -177,7 +177,10 @@ def test_an_echo_is_spelled_before_anything_runs() -> None:
             raise asyncio.CancelledError
 
     class Client:
-        described: ClassVar[dict[str, object]] = {"engine": {"max_context": 99, "num_pages": 9, "page_size": 16}}
+        described: ClassVar[dict[str, object]] = {
+            "engine": {"max_context": 99, "num_pages": 9, "page_size": 16},
+            "target": {"vocab_size": 9, "eos_token_ids": [8]},
+        }
 
         def check_open(self) -> None: ...
 

@@ -41,7 +41,7 @@ WRONG_CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "temperature bool": ({"temperature": True}, "temperature"),
     "top_p": ({"top_p": 0}, "top_p"),
     "top_p above": ({"top_p": 1.1}, "top_p"),
-    "top_k": ({"top_k": -1}, "top_k"),
+    "top_k": ({"top_k": -2}, "top_k"),
     "min_p": ({"min_p": 2}, "min_p"),
     "seed": ({"seed": -1}, "seed"),
     "seed large": ({"seed": 1 << 63}, "seed"),
@@ -86,7 +86,6 @@ WRONG_CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "prompt_logprobs": ({"prompt_logprobs": -1}, "prompt_logprobs"),
     "speculation": ({"speculation": "on"}, "speculation"),
     "speculation k": ({"speculation": {"max_k": 16}}, "speculation"),
-    "stream_options": ({"stream_options": {"include_usage": True}}, "stream_options"),
     "stream_options unknown": ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
     "no messages": ({"messages": []}, "messages"),
     "messages": ({"messages": "Hello"}, "messages"),
@@ -237,3 +236,29 @@ def test_a_long_list_of_nonsense_is_one_error_a_form(kind: type[BaseModel], body
     with pytest.raises(ValidationError) as caught:
         kind.model_validate({"model": "tiny"} | body)
     assert caught.value.error_count() <= 6
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [("", "the prompt is empty"), ([1, 258], "token id 258 is unknown"), ([1] * 160, "the prompt has 160 tokens")],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_second_prompt_is_refused_before_the_first_is_begun(
+    server: Server, second: Any, message: str, stream: bool
+) -> None:
+    """Of a stream that has begun the status would be 200, and half of the answers paid for."""
+    before = server.state()["totals"]["tokens"]
+    first = "a" if isinstance(second, str) else [1]
+    error = refusal(server.post(COMPLETE, {"model": "tiny", "prompt": [first, second], "stream": stream}))
+    assert error["param"] == "prompt" and message in error["message"]
+    assert server.state()["totals"]["tokens"] == before
+
+
+def test_an_error_within_a_stream_names_the_field_as_a_status_would(server: Server) -> None:
+    """A grammar that another field leaves no token to go on with, which shows on the way."""
+    asked = {"model": "tiny", "prompt": "a", "structured_outputs": {"regex": "ab{3,5}"}, "bad_words": ["b"]}
+    whole = refusal(server.post(COMPLETE, asked))
+    response = server.post(COMPLETE, asked | {"stream": True})
+    assert response.status_code == 200 and "[DONE]" not in response.text
+    assert json.loads(response.text.rstrip().rpartition("data: ")[2])["error"] == whole
+    assert whole["param"] == "structured_outputs"

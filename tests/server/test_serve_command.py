@@ -68,6 +68,7 @@ VALUES: dict[str, Any] = {
     "served_name": "me",
     "api_key": ("a", "b"),
     "api_key_file": "keys.txt",
+    "allow_origin": ("http://localhost:3000", "https://chat.example"),
     "tool_parser": "hermes",
     "control": "fixed",
     "simulate_acceptance": (0.5, 0.25),

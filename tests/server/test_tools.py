@@ -19,7 +19,7 @@ from outpace.errors import ConfigError
 from outpace.models.text.chat_template import ChatTemplate
 from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tool_formats import FORMATS, HERMES
-from outpace.server.conversation import MAX_SCHEMA_BYTES
+from outpace.server.conversation import MAX_JSON_BYTES
 from outpace.server.settings import ServerConfig, ToolParser
 from outpace.server.tools import resolve_format
 from server.chain import END, make_chain, make_chain_drafter
@@ -149,6 +149,23 @@ def test_several_calls_or_one(caller: Server, stream: bool) -> None:
     assert answer(parallel_tool_calls=False) == ("\nThat is all.", both[:1], "tool_calls")
 
 
+def test_tokens_of_calls_count_whether_they_are_told_or_not(caller: Server) -> None:
+    def usage(**options: Any) -> dict[str, int]:
+        return {
+            name: caller.post("/v1/chat/completions", asked("&", **options)).json()["usage"][name]
+            for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+        }
+
+    body = {key: value for key, value in asked("&").items() if key in ("messages", "tools")}
+    told = usage(speculation="off")
+    assert told["prompt_tokens"] == caller.post("/tokenize", body).json()["count"]
+    assert told["completion_tokens"] == 7  # those behind "&" in its chain, the end among them
+    for options in ({}, {"parallel_tool_calls": False}, {"logprobs": True}):
+        assert usage(**options) == told
+    forced = usage(tool_choice="required", max_tokens=60)
+    assert forced == usage(tool_choice="required", max_tokens=60, speculation="off")
+
+
 @pytest.mark.parametrize(
     ("last", "text"), [("#", '<tool_call>{"name": "launch", "arguments": {}} </tool_call>'), (".", "It is sunny today")]
 )
@@ -223,7 +240,7 @@ def tool(**function: Any) -> dict[str, Any]:
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "no tools": ({"tools": []}, "tools"),
+    "forced without tools": ({"tools": [], "tool_choice": "required"}, "tool_choice"),
     "many": ({"tools": [tool(name=f"f{i}") for i in range(129)]}, "tools"),
     "two of a name": ({"tools": [tool(), tool()]}, "tools[1].function.name"),
     "kind": ({"tools": [{"type": "web_search"}]}, "tools[0]"),
@@ -232,11 +249,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "description": ({"tools": [tool(description="a" * (1 << 15))]}, "tools[0].function.description"),
     "parameters": ({"tools": [tool(parameters=[])]}, "tools[0].function.parameters"),
     "deep": ({"tools": [tool(parameters=deep(30))]}, "tools[0].function.parameters"),
-    "large": ({"tools": [tool(parameters={"a": "b" * MAX_SCHEMA_BYTES})]}, "tools[0].function.parameters"),
+    "large": ({"tools": [tool(parameters={"a": "b" * MAX_JSON_BYTES})]}, "tools[0].function.parameters"),
     "not there": ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
     "choice": ({"tool_choice": "any"}, "tool_choice"),
-    "choice alone": ({"tools": None, "tool_choice": "auto"}, "tool_choice"),
-    "parallel alone": ({"tools": None, "parallel_tool_calls": True}, "parallel_tool_calls"),
+    "forced alone": ({"tools": None, "tool_choice": "required"}, "tool_choice"),
+    "empty calls": ({"messages": [{"role": "assistant", "tool_calls": []}]}, "messages[0]"),
     "no id": ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].tool_call_id"),
     "role": ({"messages": [{"role": "function", "content": "a"}]}, "messages[0].role"),
     "no role": ({"messages": [{"content": "a"}]}, "messages[0].role"),

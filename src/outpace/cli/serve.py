@@ -29,7 +29,8 @@ What is asked for and not supported is refused by name with a 400, never ignored
 
 The engine runs in a process of its own. If it dies, answers that it had begun fail with a 503 that says why, those
 that waited go to the next engine, which starts by itself. SIGTERM lets running answers finish. Logs are JSON on
-stderr without any --json: a line a request, and one about speed every --log-interval seconds.
+stderr without any --json: a line a request (of those for health, metrics and state, if they are refused or fail), and
+one about speed every --log-interval seconds.
 
 What a flag says counts, then what the file of --config says, then the default. Keys are added up: those of flags or the
 file, those of --api-key-file and those of OUTPACE_API_KEY.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from outpace.config import SamplingParams
@@ -19,6 +19,10 @@ class Limits:
     page_size: int
     num_pages: int
     """That one request may have."""
+
+    def room(self, num_prompt: int) -> int:
+        """Tokens that an answer may have behind a prompt: what context and pages leave, if anything."""
+        return min(self.max_context, self.num_pages * self.page_size) - num_prompt
 
     def check(self, prompt_ids: Sequence[int], params: SamplingParams) -> int:
         """How many tokens a request may be answered with: `max_tokens`, or what the context leaves.
@@ -46,10 +50,10 @@ class Limits:
             )
         self._check_ids("the prompt", prompt_ids)
 
-    def _check_ids(self, where: str, token_ids: Iterable[int]) -> None:
-        for token in token_ids:
-            if not 0 <= token < self.vocab_size:
-                raise RequestError(f"{where}: token id {token} is unknown; ids are 0 … {self.vocab_size - 1}")
+    def _check_ids(self, where: str, token_ids: Collection[int]) -> None:
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.vocab_size:
+            token = next(token for token in token_ids if not 0 <= token < self.vocab_size)
+            raise RequestError(f"{where}: token id {token} is unknown; ids are 0 … {self.vocab_size - 1}")
 
     def _check_bans(self, params: SamplingParams) -> None:
         num_banned = len(params.bad_words)

@@ -24,7 +24,7 @@ class RequestStats:
     accepted_at: tuple[int, ...]
     """How many of them were accepted; the first refused draft refuses the rest of its cycle."""
     reused: int
-    """Tokens whose prefill a cached prefix saved."""
+    """Prompt tokens whose prefill was saved by a prefix that others had left."""
     simulated: bool = False
     """Acceptance was simulated: the answer is worth nothing but its speed."""
     lossy: bool = False

@@ -141,7 +141,8 @@ class Scheduler:
             sequence.num_drafter = self._num_filled(sequence)
         sequence.prefill_end = len(sequence.tokens)
         sequence.num_sure, sequence.drafter_lags, sequence.drafter_gap = 0, lags, False
-        sequence.num_reused += num_cached
+        if sequence.admission == 1:  # what it finds again after a preemption, it had computed itself
+            sequence.num_reused = num_cached
         sequence.lists_prompt = sequence.misses_prompt_logprobs
         if sequence.lists_prompt:
             sequence.prompt_logprobs = []

@@ -88,7 +88,7 @@ class Sequence:
     """Planned: plain steps came last, so drafting needs a catch-up first."""
 
     num_reused: int = 0
-    """Tokens whose prefill a prefix hit saved, over all times the sequence was admitted."""
+    """Prompt tokens that it found when it was first admitted, left by others. What a preempted one finds is its own."""
     acceptance: Acceptance | None = None
     """What control expects of its drafts."""
     num_told: int = 0

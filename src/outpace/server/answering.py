@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from outpace.errors import OutpaceError, RequestError
 from outpace.server import api_errors
-from outpace.server.formats import Envelope, Written, usage
+from outpace.server.api_errors import ApiError
+from outpace.server.formats import Counted, Envelope, Written, usage
 from outpace.server.jobs import Job, Submission
 from outpace.server.observing import facts_of
 from outpace.server.reading import Reader
@@ -47,6 +48,8 @@ class Answering:
     include_usage: bool
     continuous_usage: bool
     reader: Reader
+    explain: Callable[[RequestError], ApiError] = api_errors.of
+    """Names the field of the request that is to blame."""
 
     def usage(self) -> dict[str, Any]:
         return usage(self.num_prompts, self.submission.jobs)
@@ -59,15 +62,20 @@ class Answering:
         """
         try:
             if not stream:
-                return _json(await unless_gone(self.request, self._whole()))
+                return whole(await unless_gone(self.request, self._whole()))
             await unless_gone(self.request, self.submission.begun())
         except ClientGone:
+            self.note_left()
             self.close()
             return Response(status_code=CLIENT_GONE)
         except BaseException:
             self.close()
             raise
         return EventStream(self)
+
+    def note_left(self) -> None:
+        """The client did not wait for the end."""
+        facts_of(self.request.scope).setdefault("error", "the client went away")
 
     def close(self) -> None:
         """Aborts what is not finished, and notes what the request came to."""
@@ -94,20 +102,20 @@ class Answering:
         opening = [
             choice for index in range(len(self.submission.jobs)) for choice in self.envelope.format.opening(index)
         ]
+        told = [Counted() for _ in self.submission.jobs]
         if opening:
-            yield b"".join(self._event([choice], 0) for choice in opening)
-        num_told = 0
+            yield b"".join(self._event([choice], told) for choice in opening)
         try:
             async for pieces in self.submission:
                 self._note_first()
                 events: list[bytes] = []
                 for place, piece in pieces:
-                    num_told += len(piece.token_ids)
-                    events += [self._event([choice], num_told) for choice in await self._choices(place, piece)]
+                    told[place].add(piece)
+                    events += [self._event([choice], told) for choice in await self._choices(place, piece)]
                 if events:
                     yield b"".join(events)
         except (OutpaceError, TimeoutError) as error:
-            refusal = api_errors.of(error)
+            refusal = self.explain(error) if isinstance(error, RequestError) else api_errors.of(error)
             facts_of(self.request.scope)["error"] = str(refusal)
             yield _data(refusal.body())
             return
@@ -119,13 +127,11 @@ class Answering:
         said = [form.said(place, part)] if part.told else []
         return said if part.finish_reason is None else [*said, form.closing(place, part.finish_reason)]
 
-    def _event(self, choices: list[dict[str, Any]], num_told: int) -> bytes:
-        """A chunk; `num_told` tokens were told, this one's among them, of those that the engine has said."""
+    def _event(self, choices: list[dict[str, Any]], told: Sequence[Counted]) -> bytes:
+        """A chunk; `told` is what was told of each answer, this chunk's part among it. The engine may be further."""
         chunk = self.envelope.chunk(choices)
         if self.continuous_usage:
-            so_far = self.usage()
-            counts = {"completion_tokens": num_told, "total_tokens": so_far["prompt_tokens"] + num_told}
-            chunk["usage"] = so_far | counts
+            chunk["usage"] = usage(self.num_prompts, told)
         elif self.include_usage:
             chunk["usage"] = None
         return _data(chunk)
@@ -149,6 +155,8 @@ class EventStream(StreamingResponse):
         except TimeoutError:
             facts_of(scope)["error"] = "the client read too slowly"
         finally:
+            if not self._answering.submission.over:
+                self._answering.note_left()
             self._answering.close()
 
 
@@ -179,7 +187,8 @@ def _num_logprobs(job: Job, piece: Piece) -> int:
     return own + len(piece.prompt_logprobs or ()) * (1 + (job.params.prompt_logprobs or 0))
 
 
-def _json(body: dict[str, Any]) -> Response:
+def whole(body: dict[str, Any]) -> Response:
+    """An answer that may be long; FastAPI's own way takes seconds for it."""
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 

@@ -119,7 +119,9 @@ def of_validation(error: RequestValidationError) -> ApiError:
 
 def _path(location: Sequence[int | str], body: Any, *, missing: bool) -> str:
     """`messages[0].content` out of where pydantic saw an error."""
-    steps = [*_steps(location, body), *location[-1:]] if missing else _steps(location, body)
+    steps = _steps(location, body)
+    if missing and steps[-1:] != list(location[-1:]):  # it may be there as null, which is as good as missing
+        steps += location[-1:]
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")[:200]
 
 

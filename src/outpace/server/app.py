@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import outpace
 from outpace.server import api_errors, openapi
@@ -28,12 +29,38 @@ PATHS = frozenset(
     }
 )
 """What metrics tell apart; whatever else clients think of is counted as one."""
+EXPOSED = ("X-Request-Id", "Retry-After")
+"""Headers of answers that pages may read."""
 
 
-def make_app(backend: Backend, *, keys: Collection[bytes], max_body_bytes: int) -> ASGIApp:
-    """The application over a backend model."""
-    app = FastAPI(title="Outpace", version=outpace.__version__, docs_url=None, redoc_url=None)
+def make_app(backend: Backend, *, keys: Collection[bytes], max_body_bytes: int, origins: Sequence[str] = ()) -> ASGIApp:
+    """The application over a backend model, which pages from these origins may ask out of a browser."""
+    app = FastAPI(title="Outpace", version=outpace.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(router(backend))
     api_errors.install(app)
     openapi.install(app, wants_key=bool(keys))
-    return Observing(Guard(app, keys, max_body_bytes), backend.metrics, backend.recent, PATHS)
+    guarded: ASGIApp = Guard(_with_heads(app), keys, max_body_bytes)
+    if origins:  # around the guard: a browser's question whether it may ask comes without a key
+        guarded = CORSMiddleware(
+            guarded, origins, allow_methods=("GET", "POST"), allow_headers=("*",), expose_headers=EXPOSED
+        )
+    return _without_slashes(Observing(guarded, backend.metrics, backend.recent, PATHS))
+
+
+def _with_heads(app: ASGIApp) -> ASGIApp:
+    """Answers HEAD as it does GET; the HTTP server leaves the body out."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+
+    return called
+
+
+def _without_slashes(app: ASGIApp) -> ASGIApp:
+    """A slash at a path's end says nothing. A redirect would lead clients behind a proxy astray."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        await app({**scope, "path": path.rstrip("/") or "/"} if path.endswith("/") else scope, receive, send)
+
+    return called

@@ -61,4 +61,4 @@ def assemble(engine: Start, config: ServerConfig) -> tuple[EngineClient, ASGIApp
         settings=config.describe(len(keys)),
         created=int(time()),
     )
-    return client, make_app(backend, keys=keys, max_body_bytes=config.max_body_bytes)
+    return client, make_app(backend, keys=keys, max_body_bytes=config.max_body_bytes, origins=config.allow_origin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from outpace.models.text.chat_template import MAX_TOOLS
 from outpace.models.text.tool_calls import MAX_CALLS
@@ -13,13 +13,20 @@ from outpace.server.strict import FIRST_ERROR, Name, Strict
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 256
-MAX_SCHEMA_BYTES = 64 << 10
-"""Of one function's parameters, as JSON."""
-MAX_SCHEMA_DEPTH = 24
+MAX_ARGUMENTS = 1 << 20
+"""Characters of a past call's arguments, which are read as JSON."""
+MAX_JSON_BYTES = 64 << 10
+"""Of one function's parameters, or of a template's variables, as JSON."""
+MAX_JSON_DEPTH = 24
 MAX_DESCRIPTION = 16 << 10
 
 
-class TextPart(Strict):
+class Hinted(Strict):
+    cache_control: dict[str, Any] | None = None
+    """Anthropic's hint to keep a prefix, which is done anyway."""
+
+
+class TextPart(Hinted):
     type: Literal["text"]
     text: str
 
@@ -27,7 +34,7 @@ class TextPart(Strict):
 Content = str | Annotated[list[TextPart], Field(max_length=MAX_PARTS), FIRST_ERROR]
 
 
-class SpokenMessage(Strict):
+class SpokenMessage(Hinted):
     role: Literal["system", "developer", "user"]
     content: Content
     name: Name | None = None
@@ -39,36 +46,42 @@ class SpokenMessage(Strict):
 
 class PastFunction(Strict):
     name: Annotated[str, Field(min_length=1, max_length=256)]
-    arguments: str
-    """A JSON object, as a text."""
+    arguments: Annotated[str, Field(max_length=MAX_ARGUMENTS)] = ""
+    """A JSON object, as a text; nothing is an empty one."""
 
 
 class PastCall(Strict):
     id: Name
     type: Literal["function"] = "function"
     function: PastFunction
+    index: int | None = None
+    """Of a streamed call, left in by clients that put calls together; their order counts."""
 
 
-class AssistantMessage(Strict):
+class AssistantMessage(Hinted):
     role: Literal["assistant"]
     content: Content | None = None
     name: Name | None = None
-    tool_calls: Annotated[list[PastCall], Field(min_length=1, max_length=MAX_CALLS)] | None = None
-    refusal: None = None
-    """Null, as in this server's own answers, which clients send back as they came."""
+    tool_calls: Annotated[list[PastCall], Field(max_length=MAX_CALLS)] | None = None
+    reasoning_content: str | None = None
+    """What the model thought before: templates of models that reason read it, or leave it out."""
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    """As OpenAI's own answers have it, which clients send back as they came."""
 
     @model_validator(mode="after")
     def _says_something(self) -> AssistantMessage:
-        if self.content is None and self.tool_calls is None:
+        if self.content is None and not self.tool_calls:
             raise ValueError("an assistant's message needs content or tool_calls")
         return self
 
     def plain(self) -> dict[str, Any]:
-        calls = None if self.tool_calls is None else [call.model_dump() for call in self.tool_calls]
-        return _plain(self.role, self.content, name=self.name, tool_calls=calls)
+        calls = [call.model_dump(exclude={"index"}) for call in self.tool_calls or ()] or None
+        return _plain(
+            self.role, self.content, name=self.name, reasoning_content=self.reasoning_content, tool_calls=calls
+        )
 
 
-class ToolMessage(Strict):
+class ToolMessage(Hinted):
     role: Literal["tool"]
     content: Content
     tool_call_id: Name
@@ -89,41 +102,43 @@ def _plain(role: str, content: Content | None, **others: Any) -> dict[str, Any]:
     return {key: value for key, value in message.items() if value is not None}
 
 
+def _check_bounds(value: dict[str, Any]) -> dict[str, Any]:
+    if _depth(value) > MAX_JSON_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} deep; make it flatter")
+    try:
+        size = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+    except ValueError as error:  # NaN, or lone surrogates
+        raise ValueError(f"it is no JSON: {error}") from error
+    if size > MAX_JSON_BYTES:
+        raise ValueError(f"it has {size} bytes; at most {MAX_JSON_BYTES} are taken")
+    return value
+
+
+BoundedJson = Annotated[dict[str, Any], AfterValidator(_check_bounds)]
+"""An object that templates and grammars are given as it came."""
+
+
 class Function(Strict):
     """A function that the model may call."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     description: Annotated[str, Field(max_length=MAX_DESCRIPTION)] | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: BoundedJson | None = None
     """A JSON schema of its arguments; none takes any object."""
     strict: bool | None = None
 
-    @field_validator("parameters")
-    @classmethod
-    def _is_bounded(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
-        if schema is None:
-            return None
-        if _depth(schema) > MAX_SCHEMA_DEPTH:
-            raise ValueError(f"the schema is nested more than {MAX_SCHEMA_DEPTH} deep; make it flatter")
-        try:
-            size = len(json.dumps(schema, ensure_ascii=False, allow_nan=False).encode())
-        except ValueError as error:  # NaN, or lone surrogates
-            raise ValueError(f"the schema is no JSON: {error}") from error
-        if size > MAX_SCHEMA_BYTES:
-            raise ValueError(f"the schema has {size} bytes; at most {MAX_SCHEMA_BYTES} are taken")
-        return schema
 
-
-class Tool(Strict):
+class Tool(Hinted):
     type: Literal["function"]
     function: Function
 
     def plain(self) -> dict[str, Any]:
         """As chat templates take it."""
-        return self.model_dump(exclude_none=True)
+        return self.model_dump(exclude_none=True, exclude={"cache_control"})
 
 
-Tools = Annotated[list[Tool], Field(min_length=1, max_length=MAX_TOOLS)]
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
+"""None of them is the same as no list."""
 
 
 class ChosenFunction(Strict):

@@ -14,6 +14,7 @@ from outpace.server.calling import CallPart
 from outpace.server.jobs import Job
 from outpace.server.spelling import Entry, columns
 from outpace.server.totals import by_place
+from outpace.server.wire import Piece, Tally
 
 Choice = dict[str, Any]
 
@@ -54,7 +55,7 @@ class Written:
     @property
     def end(self) -> int:
         """`offset` of the part behind it."""
-        return self.offset + sum(len(entry.token) for entry in self.logprobs or ())
+        return self.offset + sum(entry.num_characters for entry in self.logprobs or ())
 
 
 class Format(Protocol):
@@ -175,21 +176,34 @@ class Envelope:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
 
-def usage(num_prompts: Sequence[int], jobs: Sequence[Job]) -> dict[str, Any]:
+@dataclass(slots=True)
+class Counted:
+    """One answer as far as it was told."""
+
+    num_tokens: int = 0
+    tally: Tally = field(default_factory=Tally)
+
+    def add(self, piece: Piece) -> None:
+        """What is told now."""
+        self.num_tokens += len(piece.token_ids)
+        self.tally = piece.tally
+
+
+def usage(num_prompts: Sequence[int], answers: Sequence[Counted | Job]) -> dict[str, Any]:
     """Tokens of a request, counted as tokens, and what speculation came to in it.
 
     Args:
         num_prompts: tokens of each prompt, which count once however many choices it has.
-        jobs: its answers, prompt by prompt.
+        answers: its answers, prompt by prompt: as far as they were told, or as far as the engine has come.
     """
     num_prompt = sum(num_prompts)
-    num_written = sum(job.num_tokens for job in jobs)
-    num_choices = len(jobs) // len(num_prompts)
-    firsts = zip(num_prompts, jobs[::num_choices], strict=True)
-    cycles = sum(job.tally.cycles for job in jobs)
-    emitted = sum(job.tally.emitted for job in jobs)
-    drafted_at = by_place(job.tally.drafted_at for job in jobs)
-    accepted_at = by_place(job.tally.accepted_at for job in jobs)
+    num_written = sum(answer.num_tokens for answer in answers)
+    tallies = [answer.tally for answer in answers]
+    num_choices = len(tallies) // len(num_prompts)
+    cycles = sum(tally.cycles for tally in tallies)
+    emitted = sum(tally.emitted for tally in tallies)
+    drafted_at = by_place(tally.drafted_at for tally in tallies)
+    accepted_at = by_place(tally.accepted_at for tally in tallies)
     speculation: dict[str, Any] = {
         "accept_length": round(emitted / cycles, 4) if cycles else None,
         "cycles": cycles,
@@ -198,14 +212,14 @@ def usage(num_prompts: Sequence[int], jobs: Sequence[Job]) -> dict[str, Any]:
         "drafted_at": drafted_at,
         "accepted_at": accepted_at,
     }
-    if any(job.tally.simulated for job in jobs):
+    if any(tally.simulated for tally in tallies):
         speculation["simulated"] = True  # such an answer is worth nothing but its speed, and says so
-    if any(job.tally.lossy for job in jobs):
+    if any(tally.lossy for tally in tallies):
         speculation["lossy"] = True  # it need not be plain decoding's
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_written,
         "total_tokens": num_prompt + num_written,
-        "prompt_tokens_details": {"cached_tokens": sum(min(num, job.tally.reused) for num, job in firsts)},
+        "prompt_tokens_details": {"cached_tokens": sum(tally.reused for tally in tallies[::num_choices])},
         "speculation": speculation,
     }

@@ -43,6 +43,7 @@ class Guard:
         try:
             _check_room(scope)
             self._check_key(scope)
+            _check_encoding(scope)
             body = await self._body(scope, receive)
         except ApiError as error:
             await _refuse(error, scope, receive, send)
@@ -102,6 +103,14 @@ class Guard:
     def _too_large(self) -> ApiError:
         return ApiError(
             413, f"the body is above {self._max_body_bytes} bytes: see --max-body-bytes", code="body_too_large"
+        )
+
+
+def _check_encoding(scope: Scope) -> None:
+    encoding = _header(scope, b"content-encoding").decode("latin-1").strip()
+    if encoding.lower() not in ("", "identity"):
+        raise ApiError(
+            415, f"the body's Content-Encoding is {encoding!r:.40}: send it as it is", code="unsupported_encoding"
         )
 
 

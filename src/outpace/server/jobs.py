@@ -114,11 +114,12 @@ class Submission:
         self._came.set()
 
     def _expire(self) -> None:
-        if not self._over:
+        if not self.over:
             self._put(self.jobs[0], TimeoutError())
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """No answer is under way any more."""
         return all(job.state == "done" for job in self.jobs)
 
     def close(self) -> None:
@@ -143,7 +144,7 @@ class Submission:
     async def __anext__(self) -> list[tuple[int, Piece]]:
         pieces: list[tuple[int, Piece]] = []
         while not pieces:
-            if self._over and not self._events:
+            if self.over and not self._events:
                 raise StopAsyncIteration
             await self._wait()
             # What came before an error is told before it.

@@ -1,4 +1,4 @@
-"""The outermost layer: every request gets an id, one log line at its end, and its place in the metrics."""
+"""The outermost layer: every request gets an id, a place in the metrics, and as a rule one log line at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from outpace.server.recent import Recent
 KEY = "outpace.facts"
 ID_HEADER = b"x-request-id"
 QUIET = ("/", "/health", "/ready", "/metrics", "/v1/outpace/state")
-"""Asked every few seconds by machines: no log line unless they fail."""
+"""Asked every few seconds by machines: no log line but for what is refused or fails. A 503 is neither: what it comes
+from has lines of its own."""
 ANSWERED = ("/v1/chat/completions", "/v1/completions")
 SHOWN = 200
 """Characters of a method or path that the log repeats."""
@@ -89,7 +90,7 @@ class Observing:
         self._metrics.note_request(path, status, seconds, facts.first_token)
         if path in ANSWERED and status != 401:  # strangers do not push out what was answered
             self._recent.note(time(), path, status, seconds, facts)
-        if path not in QUIET or status == 500:
+        if path not in QUIET or (status >= 400 and status != 503):
             method, said = scope["method"][:SHOWN], scope["path"][:SHOWN]
             line = {"method": method, "path": said, "status": status, "seconds": round(seconds, 4)}
             tell("request", line | facts)

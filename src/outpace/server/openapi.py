@@ -17,8 +17,8 @@ from outpace.server.sampling import FIELDS
 Schema = dict[str, Any]
 JSON, HTML, TEXT, EVENTS = "application/json", "text/html", "text/plain", "text/event-stream"
 
-ALWAYS = (408, 413, 500)
-"""Any request may have a body that is too slow or too large, and any may meet a defect."""
+ALWAYS = (408, 413, 415, 500)
+"""Any request may have a body that is too slow, too large or compressed, and any may meet a defect."""
 ASKING = (400, 404, 503, 504)
 ERRORS = {
     400: "What was sent is wrong; `param` names the field.",
@@ -26,6 +26,7 @@ ERRORS = {
     404: "There is no such model.",
     408: "The body came too slowly.",
     413: "The body is too large.",
+    415: "The body is compressed.",
     500: "A defect, or a request that made the engine fail.",
     503: "The queue is full, or no engine runs; Retry-After says when to try again.",
     504: "The request took longer than the server allows.",
@@ -81,8 +82,19 @@ def _completed(document: Schema, *, wants_key: bool) -> Schema:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for schema in schemas.values():
         _bound(schema)
+        _with_nulls(schema)
         _without_discriminators(schema)
     return document
+
+
+def _with_nulls(schema: Schema) -> None:
+    """In a request's objects null may stand for whatever may be left out, and under any name: see `strict`."""
+    if schema.get("additionalProperties") is not False:
+        return
+    schema["additionalProperties"] = {"type": "null"}
+    for name, field in schema.get("properties", {}).items():
+        if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
+            schema["properties"][name] = {"anyOf": [field, {"type": "null"}]}
 
 
 def _without_discriminators(schema: Any) -> None:
@@ -138,6 +150,8 @@ def _bound(schema: Schema) -> None:
                     part["additionalProperties"] |= {"minimum": -MAX_BIAS, "maximum": MAX_BIAS}
                 case "bad_words", "array":
                     part["items"]["maxItems"] = MAX_BAD_WORD
+                case "top_k", "integer":
+                    part["minimum"] = -1
                 case "stop_token_ids", "array":
                     part["items"]["minimum"] = 0
 

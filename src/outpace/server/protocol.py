@@ -7,19 +7,20 @@ only the bounds on sizes.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from outpace.config import MAX_BIASES
-from outpace.server.conversation import Messages, ToolChoice, Tools
+from outpace.server.conversation import BoundedJson, Messages, ToolChoice, Tools
+from outpace.server.neutral import Neutral, NeutralStream
 from outpace.server.strict import FIRST_ERROR, Name, Strict, check_size
 from outpace.server.structured import ResponseFormat, StructuredOutputs
 
 MAX_CHOICES = 128
 """Answers of one request: choices times prompts."""
 MAX_STOPS = 16
-MAX_TOKEN_IDS = 1 << 22
+MAX_TOKEN_IDS = 1 << 20
 
 BIASES = BeforeValidator(partial(check_size, most=MAX_BIASES))
 TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -34,7 +35,9 @@ class MaxK(Strict):
     max_k: int
 
 
-class StreamOptions(Strict):
+class StreamOptions(NeutralStream):
+    """Of an answer that does not stream they change nothing: it has its usage anyway."""
+
     include_usage: bool = False
     """A last chunk with the usage, and null in all others."""
     continuous_usage_stats: bool = False
@@ -48,6 +51,7 @@ class Sampling(Strict):
     """1 if left out, as with OpenAI."""
     top_p: float | None = None
     top_k: int | None = None
+    """0 or, as with vLLM, -1 takes all."""
     min_p: float | None = None
     seed: int | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
@@ -68,7 +72,7 @@ class Sampling(Strict):
     """Speed only: the answer is the same."""
 
 
-class Asked(Sampling):
+class Asked(Sampling, Neutral):
     """What both kinds of completion have."""
 
     model: Name
@@ -76,9 +80,6 @@ class Asked(Sampling):
     max_tokens: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Name | None = None
-    """Goes into the log."""
-
     subject: ClassVar[str] = "prompt"
     """The field that the prompt comes in."""
 
@@ -113,7 +114,30 @@ class Asked(Sampling):
         return False
 
 
-class ChatRequest(Asked):
+class Conversing(Strict):
+    """How a conversation becomes a prompt, by vLLM's names."""
+
+    chat_template_kwargs: BoundedJson | None = None
+    """What else the model's template looks at, such as `enable_thinking`."""
+    add_generation_prompt: bool | None = None
+    """The prompt ends with the opening of the answer; so it does if this is left out, unless a message is continued."""
+    continue_final_message: bool | None = None
+    """The prompt ends within the last message, and the answer goes on with that."""
+
+    @property
+    def rendering(self) -> dict[str, Any]:
+        """Options of `ChatTemplate.render`."""
+        continues = bool(self.continue_final_message)
+        return {
+            "variables": self.chat_template_kwargs,
+            "add_generation_prompt": not continues
+            if self.add_generation_prompt is None
+            else self.add_generation_prompt,
+            "continue_final_message": continues,
+        }
+
+
+class ChatRequest(Asked, Conversing):
     """Body of /v1/chat/completions."""
 
     subject: ClassVar[str] = "messages"
@@ -121,6 +145,8 @@ class ChatRequest(Asked):
     logprobs_name: ClassVar[str] = "top_logprobs"
 
     messages: Messages
+    modalities: list[Literal["text"]] | None = None
+    verbosity: Literal["medium"] | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -155,6 +181,9 @@ class CompletionRequest(Asked):
 
     logprobs: int | None = None
     echo: bool | None = None
+    best_of: int | None = None
+    """As many as `n`: all answers are told."""
+    suffix: Literal[""] | None = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -178,7 +207,7 @@ class CompletionRequest(Asked):
         return 16 if self.max_tokens is None else self.max_tokens
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(Conversing):
     """Body of /tokenize: a text or a conversation."""
 
     model: Name | None = None

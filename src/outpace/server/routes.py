@@ -8,17 +8,18 @@ from functools import partial
 from time import time
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 import outpace
 from outpace.config import SamplingParams
+from outpace.engine.limits import Limits
 from outpace.errors import RequestError
 from outpace.models.text.tool_formats import ToolFormat
-from outpace.server.answering import Answering
+from outpace.server.answering import Answering, whole
 from outpace.server.api_errors import ApiError
+from outpace.server.bodies import BoundedRoute
 from outpace.server.calling import Calling
 from outpace.server.client import EngineClient
 from outpace.server.conversation import ChatMessage
@@ -31,6 +32,7 @@ from outpace.server.protocol import (
     Asked,
     ChatRequest,
     CompletionRequest,
+    Conversing,
     DetokenizeRequest,
     TokenizeRequest,
 )
@@ -63,14 +65,14 @@ class Backend:
 
 def router(backend: Backend) -> APIRouter:
     """All endpoints."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=BoundedRoute)
 
     @routes.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
         _check_model(backend, body.model)
         offer = offer_of(body, backend.tool_form)
         try:
-            prompt = await _chat_ids(backend, body.messages, None if offer is None else offer.tools)
+            prompt = await _chat_ids(backend, body, body.messages, None if offer is None else offer.tools)
             return await _answer(backend, request, body, [prompt], ChatFormat(), offer)
         except RequestError as error:
             raise blamed(error, offer) or refused(error, body) from error
@@ -79,7 +81,7 @@ def router(backend: Backend) -> APIRouter:
     async def complete(body: CompletionRequest, request: Request) -> Response:
         _check_model(backend, body.model)
         try:
-            context = _limits(backend)[0]
+            context = _limits(backend).max_context
             prompts = [await backend.texts.prompt_ids(prompt, context) for prompt in body.prompts]
             return await _answer(backend, request, body, prompts, CompletionFormat())
         except RequestError as error:
@@ -90,20 +92,19 @@ def router(backend: Backend) -> APIRouter:
         _check_model(backend, body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", code="invalid_value", param="prompt")
-        context = _limits(backend)[0]
+        context = _limits(backend).max_context
         if body.messages is not None:
-            tools = None if body.tools is None else [tool.plain() for tool in body.tools]
-            tokens = await _chat_ids(backend, body.messages, tools)
+            tools = [tool.plain() for tool in body.tools or ()] or None
+            tokens = await _chat_ids(backend, body, body.messages, tools)
         else:
             assert body.prompt is not None
             tokens = await backend.texts.prompt_ids(body.prompt, context, add_special=body.add_special_tokens)
-        told = {"tokens": tokens, "count": len(tokens), "max_model_len": context}
-        return Response(msgspec.json.encode(told), media_type="application/json")  # FastAPI's way takes seconds
+        return whole({"tokens": tokens, "count": len(tokens), "max_model_len": context})
 
-    @routes.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+    @routes.post("/detokenize", response_model=None)
+    async def detokenize(body: DetokenizeRequest) -> Response:
         _check_model(backend, body.model)
-        return {"prompt": await backend.texts.text(body.tokens, skip_special=body.skip_special_tokens)}
+        return whole({"prompt": await backend.texts.text(body.tokens, skip_special=body.skip_special_tokens)})
 
     @routes.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -138,9 +139,13 @@ def router(backend: Backend) -> APIRouter:
 
 
 async def _chat_ids(
-    backend: Backend, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] | None
+    backend: Backend, body: Conversing, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] | None
 ) -> list[int]:
-    return await backend.texts.chat_ids([message.plain() for message in messages], _limits(backend)[0], tools)
+    if body.continue_final_message and body.add_generation_prompt:
+        message = "continue_final_message and add_generation_prompt exclude each other: leave one out"
+        raise ApiError(400, message, code="invalid_value", param="continue_final_message")
+    plain = [message.plain() for message in messages]
+    return await backend.texts.chat_ids(plain, _limits(backend).max_context, tools, **body.rendering)
 
 
 async def _answer(
@@ -166,14 +171,13 @@ async def _answer(
             param="n",
         )
     _check_fits(asked)
-    for prompt in prompts:
-        _check_length(backend, prompt)
     asked = _with_word_ids(backend, asked)
-    if asked.user is not None:
-        facts_of(request.scope)["user"] = asked.user
-    wanted: list[tuple[list[int], SamplingParams]] = []
+    if asked.labels:
+        facts_of(request.scope).update(asked.labels)
+    limits, wanted = _limits(backend), list[tuple[list[int], SamplingParams]]()
     for prompt in prompts:
-        params = params_under(params_of(asked, _room(backend, len(prompt))), offer, backend.texts.special_id)
+        params = params_under(params_of(asked, limits.room(len(prompt))), offer, backend.texts.special_id)
+        limits.check(prompt, params)  # a stream whose second prompt is refused later would have begun
         wanted += [(prompt, choice) for choice in choices(params, num_choices)]
     echoed = await _echoed(backend, prompts, num_choices) if asked.echoes else None  # before anything runs
     answering = Answering(
@@ -181,6 +185,7 @@ async def _answer(
         envelope=Envelope(form, backend.name),
         submission=backend.client.submit(wanted, backend.request_timeout, () if offer is None else offer.form.special),
         num_prompts=tuple(map(len, prompts)),
+        explain=lambda error: blamed(error, offer) or refused(error, asked),
         include_usage=asked.include_usage,
         continuous_usage=asked.continuous_usage,
         reader=Reader(
@@ -200,24 +205,11 @@ def _check_fits(asked: Asked) -> None:
     Raises:
         ApiError: one was given alone.
     """
-    if asked.stream_options is not None and not asked.stream:
-        raise ApiError(400, "stream_options need stream: true", code="invalid_value", param="stream_options")
-    if isinstance(asked, ChatRequest) and asked.top_logprobs is not None and not asked.logprobs:
+    if isinstance(asked, ChatRequest) and asked.top_logprobs and not asked.logprobs:
         raise ApiError(400, "top_logprobs need logprobs: true", code="invalid_value", param="top_logprobs")
-
-
-def _check_length(backend: Backend, prompt: Sequence[int]) -> None:
-    """Before the engine is sent it: a body has room for millions of token ids.
-
-    Raises:
-        RequestError: the context cannot hold it.
-    """
-    context = _limits(backend)[0]
-    if len(prompt) >= context:
-        raise RequestError(
-            f"the prompt has {len(prompt)} tokens; the context holds {context} and one must be left for the answer: "
-            f"shorten the prompt to {context - 1}"
-        )
+    if isinstance(asked, CompletionRequest) and asked.best_of not in (None, asked.n or 1):
+        message = f"best_of is {asked.best_of}; all answers are told, so it must be n, which is {asked.n or 1}"
+        raise ApiError(400, message, code="invalid_value", param="best_of")
 
 
 def _with_word_ids(backend: Backend, asked: Asked) -> Asked:
@@ -240,20 +232,21 @@ async def _echoed(backend: Backend, prompts: Sequence[list[int]], num_choices: i
     return tuple(text for text in texts for _ in range(num_choices))
 
 
-def _room(backend: Backend, num_prompt: int) -> int:
-    """Tokens that an answer may have behind a prompt: what context and pages leave."""
-    return min(_limits(backend)) - num_prompt
-
-
-def _limits(backend: Backend) -> tuple[int, int]:
-    """Tokens of the context, and tokens that all pages hold.
+def _limits(backend: Backend) -> Limits:
+    """Of the engine, or of the one that was there last.
 
     Raises:
         Unavailable: no engine was ever ready, or nothing is taken any more.
     """
     backend.client.check_open()
-    engine = backend.client.described["engine"]
-    return engine["max_context"], (engine["num_pages"] - 1) * engine["page_size"]
+    engine, target = backend.client.described["engine"], backend.client.described["target"]
+    return Limits(
+        vocab_size=target["vocab_size"],
+        eos_token_ids=tuple(target["eos_token_ids"]),
+        max_context=engine["max_context"],
+        page_size=engine["page_size"],
+        num_pages=engine["num_pages"] - 1,  # one is nobody's
+    )
 
 
 def _check_model(backend: Backend, name: str | None) -> None:

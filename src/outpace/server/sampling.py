@@ -27,6 +27,10 @@ def _texts(value: str | list[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
+def _top_k(value: int) -> int:
+    return 0 if value == -1 else value
+
+
 def _max_k(value: str | MaxK) -> int | None:
     if isinstance(value, MaxK):
         return value.max_k
@@ -43,7 +47,7 @@ def _bias(value: Mapping[str, float]) -> dict[int, float]:
 FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "temperature": ("temperature", _same),
     "top_p": ("top_p", _same),
-    "top_k": ("top_k", _same),
+    "top_k": ("top_k", _top_k),
     "min_p": ("min_p", _same),
     "seed": ("seed", _same),
     "stop": ("stop", _texts),

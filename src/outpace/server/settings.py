@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -33,6 +34,9 @@ class ServerConfig:
     line: a file or the environment variable OUTPACE_API_KEY (separated by commas) is safer."""
     api_key_file: str | None = None
     """A file with one such key a line; empty lines and lines with # in front do not count."""
+    allow_origin: tuple[str, ...] = ()
+    """Origins of web pages that may ask this server out of a browser, such as http://localhost:3000; * is all of them,
+    whatever page is open."""
     tool_parser: ToolParser = "auto"
     """How the model spells tool calls; auto is what its chat template teaches."""
     max_concurrency: int | None = None
@@ -77,6 +81,12 @@ class ServerConfig:
         check_real(self, ConfigError, "log_interval", 0.1, DAY)
         if self.tool_parser not in get_args(ToolParser):
             raise ConfigError(f"tool_parser is {self.tool_parser!r}; there are {', '.join(get_args(ToolParser))}")
+        for origin in self.allow_origin:
+            if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", origin):
+                raise ConfigError(
+                    f"allow_origin is {origin!r}; it must be * or an origin without a path, such as "
+                    "http://localhost:3000"
+                )
         if not all(self.api_key):
             raise ConfigError("api_key holds an empty key; give a key of at least one character, or none")
 

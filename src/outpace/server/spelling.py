@@ -14,16 +14,26 @@ from outpace.types import TokenLogprobs
 
 LOWEST = -9999.0
 """OpenAI's word for a log-probability of minus infinity, which JSON does not have."""
-REPLACEMENT = "\ufffd"
 
-Spell = Callable[[int], str]
-"""The text of one token."""
+
+class Spelling(NamedTuple):
+    """One token of the vocabulary."""
+
+    text: str
+    """U+FFFD for a part of a character."""
+    bytes: bytes | None
+    """Of which clients put characters together; None where they are not known."""
+
+
+Spell = Callable[[int], Spelling]
 
 
 class Entry(NamedTuple):
     """One token."""
 
     token: str
+    num_characters: int
+    """Of the token's text."""
     logprob: float | None
     told: msgspec.Raw
     """In chats all of it; in a column of completions the likeliest tokens."""
@@ -33,32 +43,38 @@ def entries(
     spell: Spell, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], *, columnar: bool = False
 ) -> list[Entry]:
     """One entry a token; None, before the first token of a prompt, has no log-probability."""
-    write = _top if columnar else _chat
-    return [_entry(write, spell, token, found) for token, found in zip(token_ids, logprobs, strict=True)]
+    entry = _of_column if columnar else _of_chat
+    return [entry(spell, token, found) for token, found in zip(token_ids, logprobs, strict=True)]
 
 
-def _entry(write: Callable[..., Any], spell: Spell, token: int, found: TokenLogprobs | None) -> Entry:
-    own = _spelled(spell, token, None if found is None else found.logprob)
-    top = [] if found is None else [_spelled(spell, other, logprob) for other, logprob in found.top]
-    return Entry(own["token"], own["logprob"], msgspec.Raw(msgspec.json.encode(write(own, top))))
+def _of_chat(spell: Spell, token: int, found: TokenLogprobs | None) -> Entry:
+    own = _spelled(spell(token), None if found is None else found.logprob)
+    top = [] if found is None else [_spelled(spell(other), logprob) for other, logprob in found.top]
+    told = msgspec.Raw(msgspec.json.encode({**own, "top_logprobs": top}))
+    return Entry(own["token"], len(own["token"]), own["logprob"], told)
 
 
-def _chat(own: dict[str, Any], top: list[dict[str, Any]]) -> dict[str, Any]:
-    return {**own, "top_logprobs": top}
+def _of_column(spell: Spell, token: int, found: TokenLogprobs | None) -> Entry:
+    """With the likeliest tokens and the token itself."""
+    spelling = spell(token)
+    name = _name(spelling)
+    if found is None:
+        return Entry(name, len(spelling.text), None, msgspec.Raw(b"null"))
+    logprob = max(LOWEST, found.logprob)
+    top = {_name(spell(other)): max(LOWEST, value) for other, value in found.top} | {name: logprob}
+    return Entry(name, len(spelling.text), logprob, msgspec.Raw(msgspec.json.encode(top)))
 
 
-def _top(own: dict[str, Any], top: list[dict[str, Any]]) -> dict[str, float] | None:
-    """The likeliest tokens and the token itself."""
-    if own["logprob"] is None:
-        return None
-    return {other["token"]: other["logprob"] for other in top} | {own["token"]: own["logprob"]}
+def _name(spelling: Spelling) -> str:
+    """Of a token in a column: all parts of characters would have the same text, so theirs are named as OpenAI does."""
+    if spelling.bytes is None or spelling.bytes == spelling.text.encode():
+        return spelling.text
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling.bytes)
 
 
-def _spelled(spell: Spell, token: int, logprob: float | None) -> dict[str, Any]:
-    text = spell(token)
-    # A token that is part of a character has no text of its own, and so no bytes that its text would tell.
-    known = None if REPLACEMENT in text else list(text.encode())
-    return {"token": text, "logprob": None if logprob is None else max(LOWEST, logprob), "bytes": known}
+def _spelled(spelling: Spelling, logprob: float | None) -> dict[str, Any]:
+    told = None if spelling.bytes is None else list(spelling.bytes)
+    return {"token": spelling.text, "logprob": None if logprob is None else max(LOWEST, logprob), "bytes": told}
 
 
 def columns(listed: Sequence[Entry], offset: int) -> dict[str, list[Any]]:
@@ -71,7 +87,7 @@ def columns(listed: Sequence[Entry], offset: int) -> dict[str, list[Any]]:
     offsets = []
     for entry in listed:
         offsets.append(offset)
-        offset += len(entry.token)
+        offset += entry.num_characters
     return {
         "tokens": [entry.token for entry in listed],
         "token_logprobs": [entry.logprob for entry in listed],

@@ -1,4 +1,4 @@
-"""What all models of requests share: types are strict, and nothing unknown is taken."""
+"""What all models of requests share: types are strict, nothing unknown is taken, and null says nothing."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ def check_size(value: Any, most: int = MAX_FIELDS) -> Any:
 
 
 class Strict(BaseModel):
-    """Nothing unknown, nothing converted, no NaN."""
+    """Nothing unknown, nothing converted, no NaN. Null is the same as leaving a field out, under whatever name: many
+    clients send null for all that they know of."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _has_few_fields(cls, value: Any) -> Any:
-        return check_size(value)
+    def _says_little(cls, value: Any) -> Any:
+        value = check_size(value)
+        if isinstance(value, dict) and None in value.values():
+            return {name: given for name, given in value.items() if given is not None}
+        return value

@@ -13,6 +13,7 @@ from outpace.models.gguf.file import GgufFile
 from outpace.models.source import Source
 from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tokenizer import Tokenizer
+from outpace.server.spelling import Spelling
 
 SHORT = 2048
 """Characters, or token ids."""
@@ -38,7 +39,7 @@ class Texts:
         self._tokenizer = tokenizer
         self._to_trust = 0
         """Brief texts that are missing before short ones are done at once."""
-        self._spelled: dict[int, str] = {}
+        self._spelled: dict[int, Spelling] = {}
 
     @classmethod
     def of(cls, source: Source) -> Texts:
@@ -69,7 +70,11 @@ class Texts:
         return None if self._tokenizer is None else self._tokenizer.chat_template
 
     async def chat_ids(
-        self, messages: Sequence[dict[str, Any]], context: int, tools: Sequence[dict[str, Any]] | None = None
+        self,
+        messages: Sequence[dict[str, Any]],
+        context: int,
+        tools: Sequence[dict[str, Any]] | None = None,
+        **options: Any,
     ) -> list[int]:
         """Token ids of a conversation, ending with the opening of the answer.
 
@@ -77,6 +82,7 @@ class Texts:
             messages: with the arguments of past calls as JSON texts.
             context: tokens that it holds.
             tools: functions that the model is shown.
+            options: further ones of `ChatTemplate.render`.
 
         Raises:
             RequestError: no tokenizer or template, or messages that it refuses.
@@ -85,7 +91,7 @@ class Texts:
         size = sum(map(_size, messages)) + (SHORT if tools else 0)
 
         def encode() -> list[int]:
-            text = tokenizer.render_chat(with_argument_objects(messages), tools=tools)
+            text = tokenizer.render_chat(with_argument_objects(messages), tools=tools, **options)
             _check_length(text, context)
             return tokenizer.encode(text)
 
@@ -114,13 +120,13 @@ class Texts:
         tokenizer = self._required()
         return await self._done(len(token_ids), lambda: tokenizer.decode(token_ids, skip_special))
 
-    def spell(self, token_id: int) -> str:
-        """The text of one token, special ones too; U+FFFD for a part of a character, nothing without a tokenizer."""
-        text = self._spelled.get(token_id)
-        if text is None:
-            text = "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special=False)
-            self._spelled[token_id] = text
-        return text
+    def spell(self, token_id: int) -> Spelling:
+        """One token, special ones too; nothing without a tokenizer."""
+        spelling = self._spelled.get(token_id)
+        if spelling is None:
+            spelling = Spelling(*("", b"") if self._tokenizer is None else self._tokenizer.spell(token_id))
+            self._spelled[token_id] = spelling
+        return spelling
 
     def special_id(self, token: str) -> int | None:
         """The id of a token that texts leave out as special; None for any other text."""

@@ -78,10 +78,9 @@ def offer_of(asked: ChatRequest, form: ToolFormat | None) -> Offer | None:
     Raises:
         ApiError: what is asked for contradicts itself, or is not possible here.
     """
-    if asked.tools is None:
-        for name in ("tool_choice", "parallel_tool_calls"):
-            if getattr(asked, name) not in (None, "none"):
-                raise _refused(f"{name} needs tools: give them, or leave it out", name)
+    if not asked.tools:
+        if asked.tool_choice not in (None, "none", "auto"):
+            raise _refused("tool_choice forces a call, which needs tools: give them, or leave it out", "tool_choice")
         return None
     _check_tools(asked.tools)
     choice = "auto" if asked.tool_choice is None else asked.tool_choice

@@ -50,6 +50,16 @@ def token_bytes(backend: tokenizers.Tokenizer, special: Collection[int]) -> list
     return found
 
 
+def bytes_of(backend: tokenizers.Tokenizer, index: int, *, byte_level: bool) -> bytes | None:
+    """What one token spells byte by byte, which may be a part of a character; None for any other token."""
+    token = backend.id_to_token(index)
+    if token is None:
+        return None
+    if byte_level:
+        return _byte_level(token)
+    return bytes([int(token[3:5], 16)]) if is_byte(token) else None
+
+
 def _replaced(step: dict[str, Any]) -> tuple[str, str] | None:
     if step["type"] == "Metaspace":
         return step["replacement"], " "

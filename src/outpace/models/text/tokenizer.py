@@ -18,12 +18,13 @@ from outpace.models.text.gguf_tokenizer import read_gguf_tokenizer
 from outpace.models.text.kimi_tokenizer import pieces, read_kimi
 from outpace.models.text.past_calls import with_numbered_ids
 from outpace.models.text.stream import ByteStream, TextStream, WindowStream
-from outpace.models.text.token_bytes import decoder_steps, token_bytes
+from outpace.models.text.token_bytes import bytes_of, decoder_steps, token_bytes
 from outpace.models.text.tokenizer_files import read_directory
 from outpace.models.text.tokenizer_parts import TokenizerParts
 
 LONG_TEXT = 4096
-"""Characters above which other threads go on meanwhile: `encode` holds Python's lock for seconds, a batch does not."""
+"""Characters or token ids above which other threads go on meanwhile: the backend's `encode` and `decode` hold Python's
+lock for seconds, a batch of one does not."""
 
 
 class Tokenizer:
@@ -102,6 +103,8 @@ class Tokenizer:
             RequestError: an id is negative or above 2**32 - 1.
         """
         try:
+            if len(ids) > LONG_TEXT:
+                return str(self.backend.decode_batch([list(ids)], skip_special_tokens=skip_special)[0])
             text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special)
         except OverflowError as error:
             raise RequestError(f"token ids must lie in 0 … {2**32 - 1}; these are {min(ids)} … {max(ids)}") from error
@@ -114,6 +117,14 @@ class Tokenizer:
             RequestError: this kind of tokenizer has no bytes a token.
         """
         return token_bytes(self.backend, self._skipped)
+
+    def spell(self, token_id: int) -> tuple[str, bytes | None]:
+        """One token, special or not, as a text in which U+FFFD stands for a part of a character, and its bytes; None
+        where they are not known."""
+        text = self.decode([token_id], skip_special=False)
+        if "\ufffd" not in text:
+            return text, text.encode()
+        return text, bytes_of(self.backend, token_id, byte_level=self._is_byte_level)
 
     def special_id(self, token: str) -> int | None:
         """The id of a token that decoding leaves out as special; None for any other text."""

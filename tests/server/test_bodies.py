@@ -1,0 +1,209 @@
+"""Large bodies: what they may hold is counted right, and before any of it is made; what may be made is made quickly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from pathlib import Path
+from threading import get_ident
+from time import clock_gettime, pthread_getcpuclockid, thread_time
+from typing import Any, NoReturn
+
+import httpx2 as httpx
+import pytest
+from fastapi import APIRouter, FastAPI
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from outpace.models.text.tokenizer import Tokenizer
+from outpace.server import api_errors, bodies
+from outpace.server.api_errors import ApiError
+from outpace.server.bodies import LARGE, MAX_NESTED, MAX_TEXTS, MAX_VALUES, BoundedRoute, check_shape
+from outpace.server.observing import KEY, Facts
+from outpace.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
+from server.running import Server
+
+MIB = 1 << 20
+HEAD = '{"model":"tiny","prompt":"a","x":['
+
+
+def filled(head: str, unit: str, tail: str, size: int = 8 * MIB) -> bytes:
+    """A body of so many bytes, most of it one thing over and over."""
+    count = (size - len(head) - len(tail)) // (len(unit) + 1)
+    return f"{head}{','.join([unit] * count)}{tail}".encode()
+
+
+TOO_MUCH: dict[str, bytes] = {
+    "objects": filled(HEAD, "{}", "]}"),
+    "lists": filled(HEAD, "[]", "]}"),
+    "texts": filled(HEAD, '""', "]}"),
+    "texts of backslashes": filled(HEAD, r'"\\"', "]}"),
+    "numbers": filled(HEAD, "1", "]}"),
+    "prompts": filled('{"model":"tiny","prompt":[', "[1,1]", "]}"),
+    "parts": filled('{"messages":[{"role":"user","content":[', '{"type":"text","text":""}', "]}]}"),
+    "fields": b"{" + b",".join(b'"%d":1' % i for i in range(700_000)) + b"}",
+    "no end": b"[" * (8 * MIB),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_too_much_is_refused_before_any_of_it_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader of JSON holds everybody up: it is never called."""
+
+    def reading(*_: Any, **__: Any) -> NoReturn:
+        raise AssertionError("the body was read")
+
+    monkeypatch.setattr(bodies.msgspec.json, "decode", reading)
+    monkeypatch.setattr(bodies.json, "loads", reading)
+    response = asyncio.run(post(TOO_MUCH[name]))
+    assert response.status_code == 400
+    assert json.JSONDecoder().decode(response.text)["error"]["code"] == "too_many_values"
+
+
+async def post(body: bytes) -> httpx.Response:
+    """To an application of one route, in this loop."""
+    routes = APIRouter(route_class=BoundedRoute)
+
+    @routes.post("/")
+    async def echo(body: dict[str, Any]) -> int:
+        return len(body)
+
+    app = FastAPI()
+    app.include_router(routes)
+    api_errors.install(app)
+
+    async def observed(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope | {KEY: Facts("r")}, receive, send)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(observed), base_url="http://here") as client:
+        return await client.post("/", content=body, headers={"Content-Type": "application/json"})
+
+
+LONG_TEXTS = {
+    "prose": "Well, that is so, " * (8 * MIB // 18 - 10),
+    "code": 'if a[0] == "b": { c([1, 2]) }\n' * (4 * MIB // 32),
+    "a table": "1,2,3,4\n" * (5 * MIB // 10),
+    "other alphabets": "Привет, мир! " * (8 * MIB // 24),
+}
+
+
+@pytest.mark.parametrize("name", LONG_TEXTS)
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_what_stands_in_a_text_is_not_counted(name: str, ascii_only: bool) -> None:
+    body = json.dumps({"prompt": LONG_TEXTS[name]}, ensure_ascii=ascii_only).encode()
+    assert len(body) > 3 * MIB
+    check_shape(body)
+    assert asyncio.run(post(body[:-1] + b',"more":1}')).text == "2"
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text('ab,[{\\"', max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('a,[{\\"', max_size=4), inner, max_size=3),
+    max_leaves=30,
+)
+
+
+def counts(value: Any) -> tuple[int, int, int]:
+    """Texts and names, objects and lists, and commas between values."""
+    if isinstance(value, str):
+        return 1, 0, 0
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    texts, nested, commas = (sum(column) for column in zip((0, 0, 0), *map(counts, inner), strict=True))
+    is_nested = isinstance(value, dict | list)
+    return texts, nested + is_nested, commas + (max(0, len(value) - 1) if is_nested else 0)
+
+
+@settings(max_examples=300)
+@given(value=VALUES)
+def test_counts_are_exact(value: Any) -> None:
+    """But for texts that hold backslashes: of these one in two may be missed."""
+    texts, nested, commas = counts(value)
+    body = json.dumps(value).encode()
+    assert passes(body, texts, nested, commas)
+    assert not passes(body, texts // 2 - 1, nested, commas)
+    assert not passes(body, texts, nested - 1, commas)
+    assert not passes(body, texts, nested, commas - 1)
+
+
+def passes(body: bytes, *limits: int) -> bool:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, most in zip(("MAX_TEXTS", "MAX_NESTED", "MAX_VALUES"), limits, strict=True):
+            patch.setattr(bodies, name, most)
+        try:
+            check_shape(body)
+        except ApiError:
+            return False
+        return True
+
+
+PART = '{"type":"text","text":""}'
+MESSAGE = '{"role":"user","content":[' + ",".join([PART] * 200) + "]}"
+MOST: dict[str, tuple[type[BaseModel], bytes]] = {
+    "token ids": (CompletionRequest, b'{"prompt":[' + b",".join([b"1"] * MAX_VALUES) + b"]}"),
+    "ids to read": (DetokenizeRequest, b'{"tokens":[' + b",".join([b"1"] * MAX_VALUES) + b"]}"),
+    "parts": (ChatRequest, ('{"messages":[' + ",".join([MESSAGE] * (MAX_TEXTS // 804)) + "]}").encode()),
+    "lists": (CompletionRequest, b'{"prompt":"a","x":[' + b",".join([b"[]"] * (MAX_NESTED - 2)) + b"]}"),
+    "texts": (CompletionRequest, b'{"prompt":[' + b",".join([b'"a"'] * (MAX_TEXTS - 2)) + b"]}"),
+}
+SECONDS = 0.4
+"""Of a core, for the most that is taken; what is refused now took three times as much."""
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_the_most_that_is_taken_is_made_quickly(name: str) -> None:
+    kind, body = MOST[name]
+    check_shape(body)
+    began = thread_time()
+    value = bodies.msgspec.json.decode(body)
+    try:
+        kind.model_validate(value | {"model": "tiny"})
+    except ValidationError as error:
+        assert name in ("lists", "texts"), error
+    assert thread_time() - began < SECONDS
+
+
+def test_others_go_on_while_a_long_text_is_made(model: Path) -> None:
+    """The backend would hold Python's lock: then the thread's whole work lies between two turns of the loop."""
+    tokenizer = Tokenizer.from_directory(model)
+    assert tokenizer is not None
+    ids, clocks = [65] * (1 << 19), []
+
+    def decode() -> str:
+        clocks.append(pthread_getcpuclockid(get_ident()))
+        return tokenizer.decode(ids)
+
+    async def worked() -> list[float]:
+        """Seconds that the thread has worked at each turn of the loop."""
+        making, found = asyncio.create_task(asyncio.to_thread(decode)), [0.0]
+        while not making.done():
+            await asyncio.sleep(0)
+            if clocks and not making.done():
+                found.append(clock_gettime(clocks[0]))
+        assert len(making.result()) == len(ids)
+        return found
+
+    told = asyncio.run(worked())
+    assert max(after - before for before, after in pairwise(told)) < 0.6 * told[-1]
+
+
+def test_a_large_body_that_is_no_json_is_refused_as_a_small_one_is(server: Server) -> None:
+    headers = {"Content-Type": "application/json"}
+    for text in ("{", '{"prompt": NaN}', '{"prompt": "\ud800"}', "[" * LARGE, "9" * LARGE, '{"a": 1} {"b": 2}'):
+        body = text.encode(errors="surrogatepass") + b" " * LARGE
+        response = httpx.post(server.url + "/v1/completions", content=body, headers=headers)
+        assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_json", response.text
+
+
+def test_a_large_body_is_answered_as_a_small_one_is(server: Server) -> None:
+    asked = {"model": "tiny", "prompt": "a", "max_tokens": 5, "temperature": 0}
+    small = httpx.post(server.url + "/v1/completions", json=asked)
+    body = json.dumps(asked).encode() + b" " * LARGE
+    for kind, status in (("application/json", 200), ("text/plain", 400)):
+        large = httpx.post(server.url + "/v1/completions", content=body, headers={"Content-Type": kind})
+        assert large.status_code == status
+        if status == 200:
+            assert large.json()["choices"] == small.json()["choices"]
+    unknown = httpx.post(server.url + "/v1/completions", json=asked | {"x": "a" * LARGE})
+    assert unknown.json()["error"]["param"] == "x"
