@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from threading import get_ident
@@ -147,21 +149,48 @@ MOST: dict[str, tuple[type[BaseModel], bytes]] = {
     "lists": (CompletionRequest, b'{"prompt":"a","x":[' + b",".join([b"[]"] * (MAX_NESTED - 2)) + b"]}"),
     "texts": (CompletionRequest, b'{"prompt":[' + b",".join([b'"a"'] * (MAX_TEXTS - 2)) + b"]}"),
 }
-SECONDS = 0.4
-"""Of a core, for the most that is taken; what is refused now took three times as much."""
+TIMES = 12
+"""Times what a loop over a million numbers takes; five were measured for the most that is taken."""
 
 
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """What the other tests left is out of the collector's sight, as what a server loaded is."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def _thread_seconds(work: Callable[[], object]) -> float:
+    """The least of three: what else the core does only adds."""
+
+    def once() -> float:
+        began = thread_time()
+        work()
+        return thread_time() - began
+
+    return min(once() for _ in range(3))
+
+
+@pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("name", MOST)
 def test_the_most_that_is_taken_is_made_quickly(name: str) -> None:
     kind, body = MOST[name]
     check_shape(body)
-    began = thread_time()
-    value = bodies.msgspec.json.decode(body)
-    try:
-        kind.model_validate(value | {"model": "tiny"})
-    except ValidationError as error:
-        assert name in ("lists", "texts"), error
-    assert thread_time() - began < SECONDS
+
+    def make() -> None:
+        value = bodies.msgspec.json.decode(body)
+        try:
+            kind.model_validate(value | {"model": "tiny"})
+        except ValidationError as error:
+            assert name in ("lists", "texts"), error
+
+    def loop() -> None:
+        for _ in range(1_000_000):
+            pass
+
+    assert _thread_seconds(make) < TIMES * _thread_seconds(loop)
 
 
 def test_others_go_on_while_a_long_text_is_made(model: Path) -> None:
