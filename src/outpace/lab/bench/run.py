@@ -59,7 +59,7 @@ async def make_ready(endpoint: Endpoint, asking: Asking, ask: Ask, tokens: Token
         ConfigError: it cannot be reached, refuses, or its tokens cannot be counted.
     """
     facts = await ask_server(endpoint, asking.model_name)
-    first = await endpoint.settle(ask, asking, facts.model, is_sglang=facts.engine == "sglang")
+    first = await endpoint.negotiate(ask, asking, facts.model, is_sglang=facts.engine == "sglang")
     if first.completion_tokens is None and tokens is None:
         raise ConfigError(
             f"{endpoint.url} sends no usage, so its tokens cannot be counted, and chunks are no tokens: name the "
