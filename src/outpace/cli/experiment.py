@@ -72,12 +72,24 @@ def run(args: argparse.Namespace) -> int:
     """One of the four."""
     store = Store(args.directory)
     if args.verb == "list":
-        found = list(store.all())
-        print(msgspec.json.encode([e for _, e in found]).decode() if args.json else "\n".join(page.index(found)))
+        _list(args, store)
         return 0
     experiment = {"new": _new, "run": _run, "show": _show}[args.verb](args, store)
     print(msgspec.json.encode(experiment).decode() if args.json else "\n".join(page.markdown(experiment)))
     return 0
+
+
+def _list(args: argparse.Namespace, store: Store) -> None:
+    """Prints what can be read.
+
+    Raises:
+        ConfigError: some cannot, once the others are printed.
+    """
+    kept = store.all()
+    found = kept.found
+    print(msgspec.json.encode([e for _, e in found]).decode() if args.json else "\n".join(page.index(found)))
+    if kept.broken:
+        raise ConfigError("; ".join(kept.broken.values()))
 
 
 def _new(args: argparse.Namespace, store: Store) -> Experiment:
