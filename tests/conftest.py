@@ -38,6 +38,12 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
+    """Nor do those that several tests share, which are made before any of them is seeded."""
+    if fixturedef.scope != "function":
+        torch.manual_seed(0)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With a GPU the kernels' tests run on it, so they are GPU tests too; without one the interpreter runs them."""
     kernels = Path(__file__).parent / "kernels" / "gpu"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,26 @@ def test_the_labs_folders_build_on_each_other_one_way(path: Path) -> None:
         and LAB_LEVEL[own] <= LAB_LEVEL[str(part)]
     ]
     assert not wrong, wrong
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not even within functions, nor over a third."""
+    names = {module_name(path): path for path in FILES}
+    order = TopologicalSorter(
+        {
+            name: {
+                module
+                for _, full in runtime_imports(ast.parse(path.read_text(encoding="utf-8")))
+                if (module := full if full in names else full.rpartition(".")[0]) in names and module != PACKAGE.name
+            }
+            for name, path in names.items()
+        }
+    )
+    order.prepare()
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 def test_functions_import_only_what_may_be_missing(path: Path) -> None:

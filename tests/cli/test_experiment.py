@@ -68,6 +68,21 @@ def test_what_was_not_applied_or_is_not_known(
     assert not found["conclusion"].startswith("The change was applied")
 
 
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_the_list_is_shown_without_what_is_broken_which_is_named(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert new("m", "n") == 0
+    broken = Path("experiments/2026-11-30-broken")
+    broken.mkdir()
+    (broken / "experiment.json").write_text("{")
+    capsys.readouterr()
+    assert main(["experiment", "list", *words]) == 2
+    shown = capsys.readouterr()
+    assert "more drafts are faster" in shown.out and "broken" not in shown.out
+    assert f"cannot read {broken}/experiment.json" in shown.err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -15,7 +15,7 @@ from outpace.distributed.group import Group
 from outpace.distributed.symmetric import agree
 from outpace.errors import ConfigError
 from outpace.models.parallel import Head
-from outpace.models.sums import limit_of, norm_pays, settle
+from outpace.models.sums import limit_of, norm_pays, with_sums
 
 CPU = torch.device("cpu")
 
@@ -42,7 +42,7 @@ def test_the_norm_is_part_of_the_kernel_if_that_pays() -> None:
 
 def test_without_gpus_the_library_gathers_and_it_is_said_why() -> None:
     for asked, why in (("auto", "without GPUs"), ("library", "asks for none")):
-        found = on_ranks(2, lambda group, asked=asked: settle(group, CPU, asked))
+        found = on_ranks(2, lambda group, asked=asked: with_sums(group, CPU, asked))
         assert all(group.exchange is None and why in group.sums["why_not_symmetric"] for group in found)
 
 

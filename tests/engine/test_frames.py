@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from distributed.threads import on_ranks
 from engine.test_lossless import answers, prompts
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import SamplingParams
+from outpace.distributed.group import Group
 from outpace.engine import frames as module
 from outpace.engine.frame_inputs import FrameInputs
 from outpace.engine.frames import Frames, Shape
@@ -71,9 +74,16 @@ def test_answers_bear_frames_that_come_and_go() -> None:
     assert described["eager_replays"] == described["replays"] > 10, "a CPU has no graphs, and that is said"
 
 
+@pytest.fixture
+def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a capture asks of a device."""
+    monkeypatch.setattr(module, "_free_generator", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+
+
 @pytest.mark.parametrize(("num_failures", "captured"), [(0, True), (1, True), (2, False)])
 def test_where_memory_is_short_the_others_go(
-    monkeypatch: pytest.MonkeyPatch, num_failures: int, captured: bool
+    monkeypatch: pytest.MonkeyPatch, no_cuda: None, num_failures: int, captured: bool
 ) -> None:
     frames = frames_of(10)
     frames.of(Shape(1, 1, Needs()))
@@ -86,8 +96,6 @@ def test_where_memory_is_short_the_others_go(
 
     monkeypatch.setattr(Frames, "_record", record)
     monkeypatch.setattr(Frames, "_warm_up", lambda self, run: None)
-    monkeypatch.setattr(module, "_free_generator", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
     if captured:
         replay, num_bytes = frames._capture(lambda: None, None)
         assert (replay(), num_bytes) == ("replayed", 0)
@@ -95,3 +103,49 @@ def test_where_memory_is_short_the_others_go(
         with pytest.raises(torch.OutOfMemoryError):
             frames._capture(lambda: None, None)
     assert frames.num_dropped == min(1, num_failures)
+
+
+def on_rank(group: Group) -> Frames:
+    pair = SimpleNamespace(target=SimpleNamespace(group=group))
+    return Frames(pair, SimpleNamespace(device=torch.device("cpu")), 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failing", [(), (1,), (0, 1)])
+def test_ranks_run_a_cycle_as_a_graph_all_of_them_or_none(
+    failing: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, no_cuda: None
+) -> None:
+    def record(self: Frames, run: Callable[[], Any]) -> Callable[[], Any]:
+        group = self._pair.target.group
+        group.calls.begun += 1 + group.rank  # as far as each came
+        if group.rank in failing:
+            raise RuntimeError("operation not permitted\nwhen capturing")
+        return lambda: "replayed"
+
+    monkeypatch.setattr(Frames, "_record", record)
+    monkeypatch.setattr(Frames, "_warm_up", lambda self, run: None)
+
+    def captured(group: Group) -> tuple[str, str | None, tuple[int, int]]:
+        replay, _, why_not = on_rank(group)._captured(lambda: "run", None)  # type: ignore[arg-type, return-value]
+        return str(replay()), why_not, (group.calls.begun, group.calls.ended)
+
+    found = on_ranks(2, captured)
+    assert [how for how, _, _ in found] == ["run" if failing else "replayed"] * 2
+    own = "RuntimeError: operation not permitted"
+    assert [why for _, why, _ in found] == [
+        None if not failing else own if rank in failing else "rank 1 could not" for rank in range(2)
+    ]
+    assert [calls for _, _, calls in found] == [(1, 1)] * 2, "the vote, and nothing of what was only recorded"
+
+
+def test_what_one_of_several_ranks_raises_before_it_records_is_the_forwards(
+    monkeypatch: pytest.MonkeyPatch, no_cuda: None
+) -> None:
+    """Others may wait for it there, so it cannot run the cycle eagerly and leave them."""
+
+    def fail(self: Frames, run: Callable[[], Any]) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(Frames, "_warm_up", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        on_rank(Group(size=2))._captured(lambda: None, None)  # type: ignore[arg-type, return-value]
+    assert on_rank(Group())._captured(lambda: None, None)[2] == "RuntimeError: no memory"  # type: ignore[arg-type, return-value]

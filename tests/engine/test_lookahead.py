@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence as Listed
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from engine.tiny import OracleDrafter, engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
 from outpace.engine import scheduler
 from outpace.engine.frames import Frames
+from outpace.engine.sequence import Sequence
 from outpace.speculation.control import Decision, Drafting
 
 BUCKETS = (1, 3, 6, 16)
@@ -29,7 +30,7 @@ class Wandering:
         self.random = random.Random(seed)
         self.ks = (0, 0, 0, 1, k)
 
-    def choose(self, batch: Sequence[Drafting]) -> Decision:
+    def choose(self, batch: Listed[Drafting]) -> Decision:
         return Decision(self.random.choice(self.ks), "chance")
 
     def fills_drafter(self) -> bool:
@@ -89,6 +90,30 @@ def test_stops_and_limits_cut_where_they_do_without_anything_in_flight(num_ahead
     assert answers(found) == answers(plain)
     assert [r.finish_reason for r in found] == [r.finish_reason for r in plain]
     assert [r.stats.emitted for r in found] == [r.stats.emitted for r in plain]
+
+
+@pytest.mark.parametrize("num_ahead", [1, 2])
+def test_who_gives_its_pages_back_has_nothing_in_flight(num_ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So whatever a forward chose for a row is its present owner's."""
+    target = tiny_target(seed=60)
+    llm = ahead(engine(target, tiny_drafter(target), num_pages=40), num_ahead, wandering=True)
+    in_flight: list[int] = []
+    preempt = llm.engine.scheduler._preempt
+
+    def watched(sequence: Sequence) -> None:
+        in_flight.append(len(llm.engine._in_flight))
+        preempt(sequence)
+
+    monkeypatch.setattr(llm.engine.scheduler, "_preempt", watched)
+    batch = prompts(10, seed=61)
+    reused: dict[int, int | None] = {}
+    requests = [llm.engine.add(prompt, SamplingParams(max_tokens=40)) for prompt in batch]
+    while llm.engine.busy:
+        llm.engine.step()
+        for sequence in llm.engine.scheduler.admitted:
+            assert reused.setdefault(sequence.request.id, sequence.num_reused) == sequence.num_reused
+    assert in_flight and not any(in_flight)
+    assert reused == dict.fromkeys(requests, 0), "what one finds again after that is its own"
 
 
 ACTIONS = st.lists(

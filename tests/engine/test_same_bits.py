@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from engine.tiny import VOCAB, tiny_target
-from outpace.kernels.kv import places
 from outpace.models.linear import Linear
 from outpace.models.onednn import can_pack
 from outpace.speculation.pair import Pair
+from outpace.speculation.span import Span
 from outpace.speculation.state import State
 from outpace.speculation.verify import verify
 
@@ -59,16 +59,8 @@ class Steps:
         found, position = [], 0
         for part in parts:
             start_B = torch.tensor([position])
-            where = places(start_B, len(part), None, self.table_BP, self.pair.cache.page_size)
-            done = verify(
-                self.pair,
-                self.state,
-                part[None],
-                self.table_BP,
-                start_B,
-                *where,
-                with_features=False,
-            )
+            span = Span.of(self.table_BP, start_B, len(part), self.pair.cache.page_size)
+            done = verify(self.pair, self.state, part[None], span, with_features=False)
             found.append(self.pair.target.logits(done.hidden_BSH)[0])
             position += len(part)
         return torch.cat(found[1:])

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from engine.tiny import tiny_config
-from outpace.kernels.kv import places
 from outpace.models.target import Target
 from outpace.speculation.pair import Pair
+from outpace.speculation.span import Span
 from outpace.speculation.state import State
 from outpace.speculation.verify import verify
 
@@ -45,11 +45,8 @@ class Reader:
         found, position = [], 0
         for part in (tokens_BT[:, :START], *tokens_BT[:, START:].split(num_each, dim=1)):
             start_B = torch.full((self.rows,), position, device="cuda")
-            where = places(start_B, part.shape[1], None, self.table_BP, PAGE)
-            done = verify(
-                self.pair, self.state, part.contiguous(), self.table_BP, start_B, *where,
-                with_features=False, with_logits=True,
-            )  # fmt: skip
+            span = Span.of(self.table_BP, start_B, part.shape[1], PAGE)
+            done = verify(self.pair, self.state, part.contiguous(), span, with_features=False, with_logits=True)
             found.append(done.logits_BSV)
             position += part.shape[1]
         return torch.cat(found[1:], dim=1)

@@ -183,7 +183,9 @@ def _of_model(args: argparse.Namespace) -> Diagnosis:
 
 
 def _runs(path: Path, read: dict[str, Tally]) -> list[Run]:
-    runs, tally = runs_of(path)
+    status = Status(sys.stderr)
+    runs, tally = runs_of(path, status.show)
+    status.clear()
     read[str(path) if path.name in read else path.name] = tally
     return runs
 

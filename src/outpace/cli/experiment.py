@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ import msgspec
 
 from outpace.cli import options
 from outpace.cli.compare import measured, sentence
+from outpace.cli.status import Status
 from outpace.errors import ConfigError
 from outpace.lab.bench.settings import Asking
 from outpace.lab.bench.subject import subject_of
@@ -72,12 +74,24 @@ def run(args: argparse.Namespace) -> int:
     """One of the four."""
     store = Store(args.directory)
     if args.verb == "list":
-        found = list(store.all())
-        print(msgspec.json.encode([e for _, e in found]).decode() if args.json else "\n".join(page.index(found)))
+        _list(args, store)
         return 0
     experiment = {"new": _new, "run": _run, "show": _show}[args.verb](args, store)
     print(msgspec.json.encode(experiment).decode() if args.json else "\n".join(page.markdown(experiment)))
     return 0
+
+
+def _list(args: argparse.Namespace, store: Store) -> None:
+    """Prints what can be read.
+
+    Raises:
+        ConfigError: some cannot, once the others are printed.
+    """
+    kept = store.all()
+    found = kept.found
+    print(msgspec.json.encode([e for _, e in found]).decode() if args.json else "\n".join(page.index(found)))
+    if kept.broken:
+        raise ConfigError("; ".join(kept.broken.values()))
 
 
 def _new(args: argparse.Namespace, store: Store) -> Experiment:
@@ -105,7 +119,9 @@ def _run(args: argparse.Namespace, store: Store) -> Experiment:
         if log is not None and not log.is_file():
             raise ConfigError(f"cannot read {log}; name the log of a server")
     record = measured(experiment.a, experiment.b, args)
-    found = outcome(experiment, record, sentence(record.verdict), args.log_a, args.log_b)
+    status = Status(sys.stderr)
+    found = outcome(experiment, record, sentence(record.verdict), args.log_a, args.log_b, status.show)
+    status.clear()
     return store.finish(folder, experiment, record, found)
 
 

@@ -193,7 +193,7 @@ class Engine:
             new,
             reason,
             sequence.counts,
-            sequence.num_reused,
+            sequence.num_reused or 0,
             logprobs,
             of_prompt,
             closed=sequence.closed,
@@ -210,9 +210,9 @@ class Engine:
         self._observe(work, outcome, seconds)
         if isinstance(work.plan, CyclePlan) and (phases := ticket.phases()):
             self.phases.took(work.plan, phases)
-        for index, (sequence, admission) in enumerate(work.owners):
-            if sequence.row < 0 or sequence.admission != admission:
-                continue  # stopped, aborted or moved while this was in flight
+        for index, sequence in enumerate(work.owners):
+            if sequence.row < 0:
+                continue  # stopped or aborted while this was in flight
             match work.plan:
                 case CyclePlan(k=k):
                     self._collect_cycle(k, sequence, outcome, index)
@@ -225,7 +225,7 @@ class Engine:
         """Tells control what a cycle or a catch-up cost; None if the device had stood idle before it."""
         if seconds is None or isinstance(work.plan, PrefillPlan):
             return
-        num_rows, context = len(work.owners), sum(sequence.num_cached for sequence, _ in work.owners)
+        num_rows, context = len(work.owners), sum(sequence.num_cached for sequence in work.owners)
         if isinstance(work.plan, CatchUpPlan):
             self.control.pay(num_rows, context, seconds)
             return

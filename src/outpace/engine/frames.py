@@ -3,6 +3,8 @@
 A shape is (rows, k, what choosing tokens takes). Its inputs (`frame_inputs`) are row numbers and the pages that were
 added since; everything else a cycle reads lies in the state. On a CPU, or where a graph cannot be captured, a replay
 calls the cycle itself.
+
+Ranks agree on what is a graph: a rank that replays and one that runs the cycle would meet in the wrong collective.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from outpace.distributed.symmetric import agree
 from outpace.engine.cut import CutCycle
 from outpace.engine.frame_inputs import FrameInputs
 from outpace.engine.marks import Marks
-from outpace.errors import EngineError
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.cycle import Cycle, no_mark
 from outpace.speculation.pair import Pair
@@ -121,20 +123,14 @@ class Frames:
         def run() -> Chosen:
             return begin().run()
 
-        replay, cut = run, None
-        if shape.needs.masked:
-            target = self._pair.target
-            cut = CutCycle(begin, shape.num_rows, shape.k, target.config.vocab_size, device, target.group)
-        began, why_eager, num_bytes = time.perf_counter(), None, 0
+        replay, num_bytes, cut = run, 0, self._cut(shape, begin)
+        began, why_eager = time.perf_counter(), None
         if device.type != "cuda":
             why_eager = "no CUDA device"
         else:
-            try:
-                replay, num_bytes = self._capture(run, cut)
-            except RuntimeError as error:
-                why_eager = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-                if self._pair.target.group.size > 1:  # the others may have captured it, and would wait in the middle
-                    raise EngineError(f"cycles of {shape} cannot be a graph on this rank: {why_eager}") from error
+            replay, num_bytes, why_eager = self._captured(run, cut)
+            if why_eager is not None:
+                cut = self._cut(shape, begin)
                 logger.warning("cycles of %s run without a graph, and slower: %s", shape, why_eager)
         return Frame(
             shape=shape,
@@ -147,11 +143,36 @@ class Frames:
             marks=marks,
         )
 
+    def _cut(self, shape: Shape, begin: Callable[[], Cycle]) -> CutCycle | None:
+        """Its parts, not captured; None where no row is under a grammar."""
+        if not shape.needs.masked:
+            return None
+        target, device = self._pair.target, self._state.device
+        return CutCycle(begin, shape.num_rows, shape.k, target.config.vocab_size, device, target.group)
+
+    def _captured(
+        self, run: Callable[[], Chosen], cut: CutCycle | None
+    ) -> tuple[Callable[[], Chosen], int, str | None]:
+        """What replays a cycle, the bytes that it takes, and why it is no graph; a graph on all ranks or on none."""
+        group, why_not = self._pair.target.group, None
+        if group.size > 1:  # what this raises is the forward's: where one rank fails alone, others wait for its sums
+            self._warm_up(run if cut is None else cut.run)
+        begun, ended = group.calls.begun, group.calls.ended
+        try:
+            replay, num_bytes = self._capture(run, cut)
+        except RuntimeError as error:
+            why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        if group.size > 1:  # recording waits for nobody, so all ranks come here
+            group.calls.begun, group.calls.ended = begun, ended  # what was recorded has not begun
+            why_not = agree(group, self._state.device, why_not)
+        return (replay, num_bytes, None) if why_not is None else (run, 0, why_not)
+
     def _capture(self, run: Callable[[], Chosen], cut: CutCycle | None) -> tuple[Callable[[], Chosen], int]:
         """What replays it, and the bytes it takes. Where memory is short, all other frames go first."""
-        device = self._state.device
+        device, alone = self._state.device, self._pair.target.group.size == 1
         try:
-            self._warm_up(run if cut is None else cut.run)
+            if alone:
+                self._warm_up(run if cut is None else cut.run)
             before = torch.cuda.memory_reserved(device)
             if cut is None:
                 run = self._record(run)
@@ -160,7 +181,7 @@ class Frames:
             return run, torch.cuda.memory_reserved(device) - before
         except RuntimeError as error:
             _free_generator(device)
-            if not isinstance(error, torch.OutOfMemoryError) or not self._frames or self._pair.target.group.size > 1:
+            if not isinstance(error, torch.OutOfMemoryError) or not self._frames or not alone:
                 raise
         self._drop(len(self._frames))
         return self._capture(run, cut)

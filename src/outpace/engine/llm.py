@@ -27,7 +27,7 @@ from outpace.engine.memory import bytes_per_page, free_bytes
 from outpace.engine.parts import load_parts
 from outpace.engine.progress import Progress
 from outpace.engine.ranks.start import Ranks, check_ranks
-from outpace.engine.resolve import settle, wanted
+from outpace.engine.resolve import resolve, wanted
 from outpace.engine.results import Chunk, Result
 from outpace.errors import ConfigError, RequestError
 from outpace.models.drafter import Drafter
@@ -113,9 +113,9 @@ class LLM:
         self.dtype: torch.dtype = target.model.embed.weight.dtype
         self.device: torch.device = enter(target.model.embed.weight.device)
         free = free_bytes(self.device) if self.ranks is None else self.ranks.free_bytes()
-        self.config = settle(config, target.model, drafter, free)
+        self.config = resolve(config, target.model, drafter, free)
         if self.ranks is not None:
-            self.ranks.settle(self.config)
+            self.ranks.allocate(self.config)
         pair = Pair.allocate(
             target.model,
             drafter,

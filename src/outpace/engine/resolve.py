@@ -1,6 +1,6 @@
 """What `LLM` was asked for, resolved: which model and drafter, where and in what format, and every setting.
 
-`wanted` decides what can be decided before anything is loaded, `settle` the rest.
+`wanted` decides what can be decided before anything is loaded, `resolve` the rest.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def wanted(
     )
 
 
-def settle(config: EngineConfig, target: Target, drafter: Drafter | None, free: int) -> ResolvedConfig:
+def resolve(config: EngineConfig, target: Target, drafter: Drafter | None, free: int) -> ResolvedConfig:
     """Settings in which nothing is left open, once the models are loaded.
 
     Args:
@@ -95,14 +95,14 @@ def settle(config: EngineConfig, target: Target, drafter: Drafter | None, free: 
         pages_per_row = -(-max_context // page_size)
         pages = num_pages(free, config.memory_fraction, page_bytes, pages_per_row, config.max_rows)
     given = {field: getattr(config, field) for field in EngineConfig.__dataclass_fields__}
-    settled = {
+    resolved = {
         "max_context": max_context,
         "k": config.k if drafter is not None else 0,
         "num_pages": pages,
         "page_size": page_size,
         "prefill_chunk": config.prefill_chunk or default_prefill_chunk(device),
     }
-    return ResolvedConfig(**given | settled)
+    return ResolvedConfig(**given | resolved)
 
 
 def _boundaries(given: Sequence[int]) -> tuple[int, ...]:

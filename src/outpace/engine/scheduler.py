@@ -23,7 +23,7 @@ from outpace.engine.grammars.masks import masks_of
 from outpace.engine.needs import logprobs_of, needs_of, past_of, prompt_logprobs_of
 from outpace.engine.pages import Pages
 from outpace.engine.sequence import Sequence
-from outpace.engine.work import Work, rows_of, work_of
+from outpace.engine.work import Work, rows_of
 from outpace.speculation.control import Control
 from outpace.types import CatchUpPlan, CyclePlan, PrefillPlan, RowSettings
 
@@ -134,14 +134,13 @@ class Scheduler:
         """Gives a sequence a row, over pages that hold its beginning and others to come behind them."""
         num_cached = len(reused) * self._pages.page_size
         sequence.row = self._free_rows.pop()
-        sequence.admission += 1
         sequence.num_cached = sequence.num_prefilled = sequence.length_max = num_cached
         sequence.num_drafter = num_cached if sequence.max_k else 0
         if lags and reused:
             sequence.num_drafter = self._num_filled(sequence)
         sequence.prefill_end = len(sequence.tokens)
         sequence.num_sure, sequence.drafter_lags, sequence.drafter_gap = 0, lags, False
-        if sequence.admission == 1:  # what it finds again after a preemption, it had computed itself
+        if sequence.num_reused is None:  # what it finds again after a preemption, it had computed itself
             sequence.num_reused = num_cached
         sequence.lists_prompt = sequence.misses_prompt_logprobs
         if sequence.lists_prompt:
@@ -195,7 +194,7 @@ class Scheduler:
             prompt=prompt,
             changes=self._changes.flush(),
         )
-        return work_of(plan, chosen, masks_of([(place, s) for place, s in enumerate(chosen) if s.prefilled]))
+        return Work(plan, tuple(chosen), masks_of([(place, s) for place, s in enumerate(chosen) if s.prefilled]))
 
     def _cycle(self, running: list[Sequence], drained: bool) -> Work | None:
         if not drained and any(s.masked for s in running):
@@ -223,7 +222,7 @@ class Scheduler:
             logprobs=logprobs_of(chosen),
             changes=self._changes.flush(),
         )
-        return work_of(plan, chosen, masks_of(list(enumerate(chosen))))
+        return Work(plan, tuple(chosen), masks_of(list(enumerate(chosen))))
 
     def _check_drafting(self, sequence: Sequence, length: int) -> None:
         """Past the drafter's position limit a sequence is a plain one: whatever pages hold its beginning will do."""
@@ -251,7 +250,7 @@ class Scheduler:
             sequence.num_drafter = sequence.num_cached
             sequence.drafter_gap |= cold
             sequence.drafter_lags = False
-        return work_of(plan, chosen)
+        return Work(plan, tuple(chosen))
 
     def _reserve(self, running: list[Sequence], k: int, drained: bool) -> bool:
         """Gives every running sequence the pages of one cycle, oldest first, preempting the youngest where needed.

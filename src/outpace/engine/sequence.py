@@ -59,8 +59,6 @@ class Sequence:
     """Its logits are changed by penalties, biases or bans."""
     pages: list[int] = field(default_factory=list)
     row: int = -1
-    admission: int = 0
-    """How often the sequence was given a row: a forward of an earlier time says nothing about this one."""
 
     num_cached: int = 0
     """Known: positions whose K/V is final."""
@@ -87,8 +85,9 @@ class Sequence:
     drafter_lags: bool = False
     """Planned: plain steps came last, so drafting needs a catch-up first."""
 
-    num_reused: int = 0
-    """Prompt tokens that it found when it was first admitted, left by others. What a preempted one finds is its own."""
+    num_reused: int | None = None
+    """Prompt tokens that it found when it was first admitted, left by others; None before. What a preempted one finds
+    is its own."""
     acceptance: Acceptance | None = None
     """What control expects of its drafts."""
     num_told: int = 0

@@ -12,17 +12,16 @@ from outpace.types import Plan
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A plan, and whose rows it takes: (sequence, which admission of it)."""
+    """A plan, and the sequences whose rows it takes, in the rows' order.
+
+    One that has a row when this is collected has the row that it had: who gives its row back and returns does so while
+    nothing is in flight (`Scheduler._reserve`, `Engine._rebuild`).
+    """
 
     plan: Plan
-    owners: tuple[tuple[Sequence, int], ...]
+    owners: tuple[Sequence, ...]
     masks: Masks | None = None
     """Makes the masks of rows whose token is chosen under a grammar."""
-
-
-def work_of(plan: Plan, chosen: Listed[Sequence], masks: Masks | None = None) -> Work:
-    """A plan for these sequences, in their rows' order."""
-    return Work(plan, tuple((s, s.admission) for s in chosen), masks)
 
 
 def rows_of(chosen: Listed[Sequence]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -76,13 +76,19 @@ class PackedWeight(ABC):
             ValueError: it does not fit the layout.
         """
 
+    def layout(self, num_inputs: int) -> dict[str, Any]:
+        """What a kernel that multiplies so many inputs by it has to know at compile time."""
+        even = num_inputs % self.block() == 0
+        return {"BITS": self.bits, "HAS_ZEROS": self.zeros is not None, "EVEN": even}
+
     def unpacked(self) -> Tensor:
         """The weights [..., N, K] in the model's type."""
         if not self.words.is_cuda:
             return self._unpacked()
         from outpace.kernels.gpu.packed import unpack
 
-        whole: Tensor = unpack(self)
+        tensors = self.words, self.scales, self.zeros
+        whole: Tensor = unpack(*tensors, num_inputs=self.num_inputs, bits=self.bits, dtype=self.dtype)
         return whole
 
     @abstractmethod

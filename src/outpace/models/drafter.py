@@ -24,11 +24,12 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from outpace.distributed.group import ALONE, Group
+from outpace.distributed.group import ALONE
 from outpace.errors import ConfigError
+from outpace.models.attention import attention_of
 from outpace.models.fresh import DrafterOptions, fresh_wiring
 from outpace.models.latent import LatentAttention
-from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, RMSNorm
+from outpace.models.layers import Attend, Embedding, GatedMLP, RMSNorm
 from outpace.models.linear import Linear, fuses, pack
 from outpace.models.loading import Slot, fill
 from outpace.models.parallel import Head, across
@@ -36,7 +37,7 @@ from outpace.models.rope import RotaryEmbedding
 from outpace.models.shares import kv_share, why_whole
 from outpace.models.slots import Slots, attention_slots, head_slots, latent_slots, mlp_slots
 from outpace.models.target import Target
-from outpace.models.wiring import DrafterWiring, LayerShape
+from outpace.models.wiring import DrafterWiring
 
 
 class Drafter(nn.Module):
@@ -77,7 +78,7 @@ class Drafter(nn.Module):
         self.embed_norm = RMSNorm(hidden, eps, **place)
         self.hidden_norm = RMSNorm(hidden, eps, **place)
         self.rotary = RotaryEmbedding(wiring.rope, shape.head_dim, device=device)
-        self.attention = _attention(shape, group, place)
+        self.attention = attention_of(shape, 2 * hidden, group=group, **place)
         self.mlp_norm = RMSNorm(hidden, eps, **place)
         self.mlp = GatedMLP(hidden, shape.intermediate_size, bias=shape.mlp_bias, group=group, **place)
         self.norm = RMSNorm(hidden, eps, **place)
@@ -220,31 +221,3 @@ class Drafter(nn.Module):
         slots |= {f"fc_norm.{name}": Slot(parameter) for name, parameter in self.fc_norm.named_parameters()}
         slots |= {"embed_tokens.weight": Slot(self.embed.weight)} if self.wiring.embedding == "own" else {}
         return slots | (head_slots(self.lm_head, "lm_head") if self.wiring.lm_head == "own" else {})
-
-
-def _attention(shape: LayerShape, group: Group, place: dict[str, Any]) -> Attention | LatentAttention:
-    hidden = shape.hidden_size
-    if shape.latent is not None:
-        return LatentAttention(
-            2 * hidden,
-            hidden,
-            shape.latent,
-            num_heads=shape.num_heads,
-            turned_dim=shape.head_dim,
-            qkv_bias=shape.qkv_bias,
-            output_bias=shape.output_bias,
-            group=group,
-            **place,
-        )
-    return Attention(
-        2 * hidden,
-        hidden,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        qkv_bias=shape.qkv_bias,
-        output_bias=shape.output_bias,
-        qk_norm_eps=shape.norm_eps if shape.qk_norm else None,
-        group=group,
-        **place,
-    )

@@ -32,7 +32,7 @@ CLEARLY = 0.97
 Call = Callable[[Tensor], Tensor]
 
 
-def settle(group: Group, device: torch.device, asked: Sums = "auto") -> Group:
+def with_sums(group: Group, device: torch.device, asked: Sums = "auto") -> Group:
     """The group with what gathers fastest. All ranks call this together, before any graph is captured."""
     if group.size == 1:
         return group

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from outpace.distributed.group import ALONE, Group, Unsummed
 from outpace.models.arch import TargetConfig
+from outpace.models.attention import attention_of
 from outpace.models.latent import LatentAttention
 from outpace.models.layers import Attend, Attention, Embedding, GatedMLP, RMSNorm
 from outpace.models.linear import Linear, pack
@@ -47,7 +48,7 @@ class Layer(nn.Module):
         place: dict[str, Any] = {"dtype": dtype, "device": device}
         hidden, eps = config.hidden_size, config.norm_eps
         self.input_norm = RMSNorm(hidden, eps, **place)
-        self.attention = _attention(config, group, place)
+        self.attention = attention_of(config, hidden, group=group, **place)
         self.mlp_norm = RMSNorm(hidden, eps, **place)
         self.mlp: GatedMLP | Mixture
         if config.mixture is not None and config.mixture.layers[index]:
@@ -87,33 +88,6 @@ class Layer(nn.Module):
         return input_BSH, x_BSH, across(self.group, mixed, x_BSH)
 
     __call__ = forward
-
-
-def _attention(config: TargetConfig, group: Group, place: dict[str, Any]) -> Attention | LatentAttention:
-    if config.latent is not None:
-        return LatentAttention(
-            config.hidden_size,
-            config.hidden_size,
-            config.latent,
-            num_heads=config.num_heads,
-            turned_dim=config.head_dim,
-            qkv_bias=config.qkv_bias,
-            output_bias=config.output_bias,
-            group=group,
-            **place,
-        )
-    return Attention(
-        config.hidden_size,
-        config.hidden_size,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        qkv_bias=config.qkv_bias,
-        output_bias=config.output_bias,
-        qk_norm_eps=config.norm_eps if config.qk_norm else None,
-        group=group,
-        **place,
-    )
 
 
 class Target(nn.Module):

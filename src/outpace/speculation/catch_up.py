@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outpace.kernels.kv import places
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.draft import run_drafter
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import last_of
+from outpace.speculation.span import Span
 from outpace.speculation.state import State
 from outpace.speculation.verify import verify
 
@@ -44,23 +44,13 @@ def catch_up(
     Returns:
         No token for any row.
     """
-    positions_BS, slots_BS = places(start_B, tokens_BS.shape[1], num_tokens_B, table_BP, pair.cache.page_size)
-    verified = verify(
-        pair, state, tokens_BS, table_BP, start_B, positions_BS, slots_BS, with_features=True, writes_target=False
-    )
+    span = Span.of(table_BP, start_B, tokens_BS.shape[1], pair.cache.page_size, num_tokens_B)
+    verified = verify(pair, state, tokens_BS, span, with_features=True, writes_target=False)
     assert verified.fused_BSH is not None
     state.first_R[rows_B] = torch.where(cold_B, start_B + 1, state.first_R[rows_B])
     if tokens_BS.shape[1] > 1:
-        run_drafter(
-            pair,
-            tokens_BS[:, 1:],
-            verified.fused_BSH[:, :-1],
-            table_BP,
-            start_B + 1,
-            positions_BS[:, 1:],
-            slots_BS[:, 1:].contiguous(),
-            state.first_R[rows_B],
-        )
+        before_BSH, first_B = verified.fused_BSH[:, :-1], state.first_R[rows_B]
+        run_drafter(pair, tokens_BS[:, 1:], before_BSH, span.behind_first(), first_B)
     state.pending_hidden_RWH[rows_B, 0] = last_of(verified.fused_BSH, num_tokens_B)[:, 0]
     state.pending_tokens_RW[rows_B, 0] = state.last_token_R[rows_B]
     state.num_pending_R[rows_B] = 1

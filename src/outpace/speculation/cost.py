@@ -126,7 +126,7 @@ class CostTable:
         moved = self._moved(entry, touched)
         ratio = seconds / entry.seconds(context, moved)
         if entry.loose:
-            self._settle(row, k, ratio, seconds - entry.slope * context - moved)
+            self._tighten(row, k, ratio, seconds - entry.slope * context - moved)
             return False
         if 1.0 / OUTLIER < ratio < OUTLIER:
             entry.num_outliers = 0
@@ -138,7 +138,7 @@ class CostTable:
             entry.scale, entry.num_outliers, entry.num_seen = entry.scale * ratio, 0, 0
         return True
 
-    def _settle(self, row: dict[int, _Entry], k: int, ratio: float, base: float) -> None:
+    def _tighten(self, row: dict[int, _Entry], k: int, ratio: float, base: float) -> None:
         """A loose entry takes its first observation whole, and those of its bucket that are loose follow.
 
         More rows move the base: a token of context costs what it did. Between two k's that are known by now the others

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.accept import settle
-from outpace.kernels.kv import places
 from outpace.kernels.logprobs import tops_of
 from outpace.kernels.sample import Sampling, choose
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.draft import draft
 from outpace.speculation.pair import Pair
+from outpace.speculation.span import Span
 from outpace.speculation.state import State
 from outpace.speculation.verify import Verified, verify
 
@@ -58,7 +58,7 @@ class Cycle:
     num_logprobs: int | None = None
     drafts_BK: Tensor | None = field(default=None, init=False)
     """None before `draft`, and without drafts."""
-    _positions_BS: Tensor | None = field(default=None, init=False)
+    _span: Span | None = field(default=None, init=False)
     _verified: Verified | None = field(default=None, init=False)
 
     def run(self) -> Chosen:
@@ -79,16 +79,12 @@ class Cycle:
         tokens_BS = self.state.last_token_R[self.rows_B][:, None]
         if self.drafts_BK is not None:
             tokens_BS = torch.cat((tokens_BS, self.drafts_BK), dim=1)
-        page_size = self.pair.cache.page_size
-        self._positions_BS, slots_BS = places(length_B, self.k + 1, None, self.table_BP, page_size)
+        self._span = Span.of(self.table_BP, length_B, self.k + 1, self.pair.cache.page_size)
         self._verified = verify(
             self.pair,
             self.state,
             tokens_BS,
-            self.table_BP,
-            length_B,
-            self._positions_BS,
-            slots_BS,
+            self._span,
             with_features=self.k > 0,
             with_logits=True,
             expert_reuse=self.pair.expert_reuse,
@@ -102,11 +98,11 @@ class Cycle:
             allowed_BSW: packed masks of the tokens that may be chosen at each place; None admits all.
         """
         verified, state, rows_B = self._verified, self.state, self.rows_B
-        assert verified is not None and verified.logits_BSV is not None and self._positions_BS is not None
+        assert verified is not None and verified.logits_BSV is not None and self._span is not None
         chosen_BS = choose(
             verified.logits_BSV,
             self.sampling,
-            self._positions_BS,
+            self._span.positions_BS,
             ahead=1,
             drafts_BK=self.drafts_BK,
             allowed_BSW=allowed_BSW,

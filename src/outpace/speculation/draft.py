@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from outpace.kernels.attention import PagedAttend
-from outpace.kernels.kv import places
 from outpace.kernels.sample import Sampling, choose
 from outpace.speculation.pair import Pair
+from outpace.speculation.span import Span
 from outpace.speculation.state import State
 
 
@@ -25,11 +25,8 @@ def draft(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: 
     hidden_B1H, out_B1H = _pending(pair, state, rows_B, table_BP, length_B, first_B)
     drafts = [_propose(pair, out_B1H, sampling, length_B, None, 1)]
     for step in range(1, k):
-        position_B1, slot_B1 = places(length_B, 1, None, table_BP, pair.drafter_cache.page_size, ahead=step)
-        start_B = position_B1[:, 0]
-        hidden_B1H, out_B1H = run_drafter(
-            pair, drafts[-1], hidden_B1H, table_BP, start_B, position_B1, slot_B1, first_B
-        )
+        span = Span.ahead(table_BP, length_B, step, pair.drafter_cache.page_size)
+        hidden_B1H, out_B1H = run_drafter(pair, drafts[-1], hidden_B1H, span, first_B)
         drafts_BK = torch.cat(drafts, dim=1) if sampling.rules is not None else None
         drafts.append(_propose(pair, out_B1H, sampling, length_B, drafts_BK, step + 1))
     return torch.cat(drafts, dim=1)
@@ -43,9 +40,9 @@ def _pending(
     pending_B = state.num_pending_R[rows_B]
     tokens_BW = state.pending_tokens_RW[rows_B]
     pending_BWH = state.pending_hidden_RWH[rows_B]
-    start_B = length_B - pending_B + 1
-    positions_BW, slots_BW = places(start_B, tokens_BW.shape[1], pending_B, table_BP, pair.drafter_cache.page_size)
-    hidden_BWH, out_BWH = run_drafter(pair, tokens_BW, pending_BWH, table_BP, start_B, positions_BW, slots_BW, first_B)
+    start_B, page_size = length_B - pending_B + 1, pair.drafter_cache.page_size
+    span = Span.of(table_BP, start_B, tokens_BW.shape[1], page_size, pending_B)
+    hidden_BWH, out_BWH = run_drafter(pair, tokens_BW, pending_BWH, span, first_B)
     newest = (pending_B - 1).clamp(min=0)[:, None, None]
     return (
         hidden_BWH.gather(1, newest.expand(-1, 1, hidden_BWH.shape[2])),
@@ -54,32 +51,22 @@ def _pending(
 
 
 def run_drafter(
-    pair: Pair,
-    tokens_BS: Tensor,
-    hidden_BSH: Tensor,
-    table_BP: Tensor,
-    start_B: Tensor,
-    positions_BS: Tensor,
-    slots_BS: Tensor,
-    first_B: Tensor,
+    pair: Pair, tokens_BS: Tensor, hidden_BSH: Tensor, span: Span, first_B: Tensor
 ) -> tuple[Tensor, Tensor]:
     """One drafter forward: entry s joins token s with what comes before it, and is kept at its slot.
 
     Args:
-        tokens_BS: tokens at start_B, start_B + 1, …
+        tokens_BS: tokens of the span.
         hidden_BSH: for each, the fused feature of the position before, or the drafter's own state of the step before.
-        table_BP: page tables.
-        start_B: position of the first token.
-        positions_BS: start, start + 1, …
-        slots_BS: where entries are kept; padding goes to the trash page.
+        span: where they stand.
         first_B: lowest slot that each row's drafter sees.
 
     Returns:
         The next step's hidden states and the outputs, [B, S, H] each.
     """
     assert pair.drafter is not None and pair.drafter_cache is not None
-    attend = PagedAttend(pair.drafter_cache, table_BP, start_B, slots_BS, (None,), first_B)
-    return pair.drafter(tokens_BS, hidden_BSH, positions_BS, attend, ahead=-1)
+    attend = PagedAttend(pair.drafter_cache, span.table_BP, span.start_B, span.slots_BS, (None,), first_B)
+    return pair.drafter(tokens_BS, hidden_BSH, span.positions_BS, attend, ahead=-1)
 
 
 def _propose(

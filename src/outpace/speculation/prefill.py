@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outpace.kernels.kv import places
 from outpace.kernels.logprobs import tops_of
 from outpace.kernels.sample import Sampling, choose
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.draft import run_drafter
 from outpace.speculation.pair import Pair
 from outpace.speculation.prompt_tops import Asked, prompt_tops
+from outpace.speculation.span import Span
 from outpace.speculation.state import State
 from outpace.speculation.verify import verify
 
@@ -52,16 +52,15 @@ def prefill(
         allowed_BSW: packed masks of the tokens behind the chunks, [B, 1, W]; None admits all.
     """
     start_B = state.length_R[rows_B]
-    positions_BS, slots_BS = places(start_B, tokens_BS.shape[1], num_tokens_B, table_BP, pair.cache.page_size)
-    verified = verify(pair, state, tokens_BS, table_BP, start_B, positions_BS, slots_BS, with_features=fills_drafter)
+    span = Span.of(table_BP, start_B, tokens_BS.shape[1], pair.cache.page_size, num_tokens_B)
+    verified = verify(pair, state, tokens_BS, span, with_features=fills_drafter)
     end_B = start_B + num_tokens_B
     logits_B1V = pair.target.logits(last_of(verified.hidden_BSH, num_tokens_B))
     tokens_B1 = choose(logits_B1V, sampling, end_B[:, None], allowed_BSW=allowed_BSW)
     if verified.fused_BSH is not None:
         carried_B1H = state.pending_hidden_RWH[rows_B, :1]
         before_BSH = torch.cat((carried_B1H, verified.fused_BSH[:, :-1]), dim=1)
-        first_B = state.first_R[rows_B]
-        run_drafter(pair, tokens_BS, before_BSH, table_BP, start_B, positions_BS, slots_BS, first_B)
+        run_drafter(pair, tokens_BS, before_BSH, span, state.first_R[rows_B])
         state.pending_hidden_RWH[rows_B, 0] = last_of(verified.fused_BSH, num_tokens_B)[:, 0]
         state.pending_tokens_RW[rows_B, 0] = tokens_B1[:, 0]
     state.num_pending_R[rows_B] = 1

@@ -1,6 +1,6 @@
 """Verify: one target forward over tokens behind each row's cached past, at S = k+1 places. Prefill uses it too.
 
-Shapes: B rows, S tokens a row, H hidden size, V vocabulary, P pages a row.
+Shapes: B rows, S tokens a row, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor
 from outpace.kernels.attention import PagedAttend
 from outpace.kernels.kv import TRASH_PAGE, keep_boundaries
 from outpace.speculation.pair import Pair
+from outpace.speculation.span import Span
 from outpace.speculation.state import State
 
 
@@ -34,10 +35,7 @@ def verify(
     pair: Pair,
     state: State,
     tokens_BS: Tensor,
-    table_BP: Tensor,
-    start_B: Tensor,
-    positions_BS: Tensor,
-    slots_BS: Tensor,
+    span: Span,
     *,
     with_features: bool,
     with_logits: bool = False,
@@ -50,25 +48,21 @@ def verify(
         pair: the models.
         state: written only at `boundary_PH`.
         tokens_BS: token ids.
-        table_BP: page tables, cut to the pages in reach.
-        start_B: position of each row's first token.
-        positions_BS: start, start + 1, …
-        slots_BS: where each token is kept; padding goes to the trash page.
+        span: where they stand.
         with_features: tap the target and fuse for the drafter.
         with_logits: compute the logits of all places.
         writes_target: store the K/V; if not, they are there already.
         expert_reuse: see `Target.forward`.
     """
-    page_size = pair.cache.page_size
-    written_BS = slots_BS if writes_target else torch.full_like(slots_BS, TRASH_PAGE)
-    attend = PagedAttend(pair.cache, table_BP, start_B, written_BS, pair.target.config.windows)
+    written_BS = span.slots_BS if writes_target else torch.full_like(span.slots_BS, TRASH_PAGE)
+    attend = PagedAttend(pair.cache, span.table_BP, span.start_B, written_BS, pair.target.config.windows)
     taps = pair.taps if with_features else ()
-    hidden_BSH, features_BSF = pair.target(tokens_BS, positions_BS, attend, taps, expert_reuse)
+    hidden_BSH, features_BSF = pair.target(tokens_BS, span.positions_BS, attend, taps, expert_reuse)
     logits_BSV = pair.target.logits(hidden_BSH) if with_logits else None
     touched = pair.target.experts_touched() if with_logits else None
     if features_BSF is None:
         return Verified(hidden_BSH, logits_BSV, None, touched)
     assert pair.drafter is not None
     fused_BSH = pair.drafter.fuse(features_BSF)
-    keep_boundaries(state.boundary_PH, fused_BSH, slots_BS, page_size)
+    keep_boundaries(state.boundary_PH, fused_BSH, span.slots_BS, pair.cache.page_size)
     return Verified(hidden_BSH, logits_BSV, fused_BSH, touched)

@@ -9,11 +9,13 @@ import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from outpace.errors import ConfigError
+from outpace.lab.doctor import collect
 from outpace.lab.doctor.case import choose, measure, subject
 from outpace.lab.doctor.client import read_client
 from outpace.lab.doctor.collect import runs_of
@@ -436,6 +438,32 @@ def test_a_long_history_keeps_its_shape_and_its_sums() -> None:
     assert len({window.count for window in kept[:-1]}) == 1
     assert kept[0].tok_s > 99.0
     assert kept[-1].tok_s < 51.0
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_reading_a_long_log_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, piped: bool) -> None:
+    monkeypatch.setattr(collect, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(collect, "SHOWN_EVERY_S", 0.0)
+    path, text = tmp_path / "long.log", EAGLE + "nothing\n" * 9_000
+    if piped:
+        os.mkfifo(path)
+        Thread(target=path.write_text, args=(text,), daemon=True).start()
+    else:
+        path.write_text(text)
+    told: list[str] = []
+    runs_of(path, told.append)
+    assert len(told) >= 8 and all(each.startswith("reading long.log: ") for each in told)
+    if piped:
+        assert told[:2] == ["reading long.log: 1,024 lines", "reading long.log: 2,048 lines"]
+    else:
+        shares = [int(each.removeprefix("reading long.log: ").removesuffix("%")) for each in told]
+        assert shares == sorted(shares) and shares[0] < shares[-1] <= 100
+
+
+def test_reading_a_short_log_tells_nothing(clinic: Clinic) -> None:
+    told: list[str] = []
+    runs_of(clinic.write("eagle.log", EAGLE), told.append)
+    assert not told
 
 
 @pytest.mark.slow

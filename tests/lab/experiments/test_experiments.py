@@ -175,12 +175,24 @@ def test_what_is_refused(changes: dict[str, str], message: str, tmp_path: Path) 
         store.new(experiment(**changes))
 
 
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
+def test_a_broken_file_is_named_and_keeps_nobody_else_from_use(tmp_path: Path) -> None:
     store = Store(tmp_path)
     folder = store.new(experiment())
+    other = store.new(experiment(name="other"))
     for text in ("{", "[]", '{"schema": 99}', '{"schema": 1}'):
         (folder / "experiment.json").write_text(text)
-        with pytest.raises(ConfigError, match=r"experiment\.json"):
-            list(store.all())
+        kept = store.all()
+        assert kept.found == [(other, experiment(name="other"))] == [store.find("other")]
+        assert list(kept.broken) == [folder] and str(folder / "experiment.json") in kept.broken[folder]
+        for name in ("k4", folder.name):
+            with pytest.raises(ConfigError, match=r"experiment\.json"):
+                store.find(name)
+    with pytest.raises(ConfigError, match="give this one another name"):
+        store.new(experiment(created_at="2026-12-24T00:00:00+00:00"))
+    with pytest.raises(ConfigError, match="there are other, k4"):
+        store.find("x")
+    store.new(experiment(name="third"))
+    index = (store.root / "index.md").read_text()
+    assert "[other]" in index and "[third]" in index and f"Not listed: cannot read {folder}" in index
     with pytest.raises(ConfigError, match="there are none yet"):
         Store(tmp_path / "other").find("x")

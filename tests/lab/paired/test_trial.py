@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lab.bench.test_odd_servers import Odd, counting
 from lab.fake_server import FakeServer
 from lab.virtual import run
 from outpace.errors import ConfigError
@@ -28,7 +29,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def compared(
-    workload: str, a: FakeServer, b: FakeServer, *, states: Any = lambda: QUIET, **settings: Any
+    workload: str, a: FakeServer | Odd, b: FakeServer | Odd, *, states: Any = lambda: QUIET, **settings: Any
 ) -> CompareRecord:
     async def whole() -> CompareRecord:
         return await compare(
@@ -124,6 +125,14 @@ def test_other_answers_are_told(workload: str) -> None:
     ]
     same = compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm"))
     assert not any("answers" in note for note in same.notes)
+
+
+@pytest.mark.parametrize("low", ["A", "B"])
+def test_counts_that_may_be_too_low_are_noted_for_their_side(workload: str, low: str) -> None:
+    servers = {side: counting(2 if side == low else 4) for side in "AB"}
+    (note,) = (n for n in compared(workload, servers["A"], servers["B"]).notes if "pieces" in n)
+    num = 32 if low == "A" else 16
+    assert note.startswith(f"{num} of {low}'s answers came in more pieces than its server counts tokens")
 
 
 @pytest.mark.parametrize("varying", ["A", "B", "AB"])

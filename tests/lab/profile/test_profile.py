@@ -6,6 +6,7 @@ import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -176,7 +177,8 @@ def test_what_lies_between_two_answers_is_no_gap() -> None:
     assert times.since()[1] == pytest.approx(0.3)
 
 
-def test_a_gpus_two_ways_are_plumbed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> LLM:
     """Frames run on a CPU as they are; the trace stands in."""
     llm = small(k=2)
     runner = llm.engine.runner
@@ -192,7 +194,20 @@ def test_a_gpus_two_ways_are_plumbed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(contenders, "profile", lambda **options: contextlib.nullcontext())
     monkeypatch.setattr(contenders, "rows_of", rows_of)
-    record = profiled(llm)
+    return llm
+
+
+def test_ranks_on_gpus_are_profiled_as_the_graphs_that_they_run(on_gpu: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = SimpleNamespace(group=SimpleNamespace(size=2), describe=dict, check=lambda: None)
+    monkeypatch.setattr(on_gpu, "ranks", ranks)
+    record = profiled(on_gpu, num_rounds=1)
+    assert [way.how for way in record.ways] == ["graph"]
+    assert record.why_one_way is not None and "ranks replay the same graphs" in record.why_one_way
+
+
+def test_a_gpus_two_ways_are_plumbed(on_gpu: LLM) -> None:
+    runner, rows_of = on_gpu.engine.runner, contenders.rows_of
+    record = profiled(on_gpu)
     graph, eager = record.ways
     assert (graph.how, eager.how) == ("graph", "eager") and record.why_one_way is None
     traced = take_apart(rows_of(None), 2)

@@ -38,7 +38,7 @@ from outpace.engine.runner import Runner
 from outpace.engine.warm_up import compile_common
 from outpace.errors import EngineError, OutpaceError
 from outpace.models.source import locate
-from outpace.models.sums import settle as settle_sums
+from outpace.models.sums import with_sums
 from outpace.speculation.pair import Pair
 from outpace.types import Plan
 
@@ -110,7 +110,7 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
     if store is None:
         assert load.port is not None
         store = reach_store(load.port)
-    group = settle_sums(join(store, load.rank, load.size, device), device, load.sums)
+    group = with_sums(join(store, load.rank, load.size, device), device, load.sums)
     target, drafter = load_parts(
         locate(load.model),
         load.drafter,
@@ -128,9 +128,9 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
             nccl=nccl.observed(),
         )
     )
-    settle = queue.get()
-    assert isinstance(settle, orders.Settle)
-    config = settle.config
+    allocate = queue.get()
+    assert isinstance(allocate, orders.Allocate)
+    config = allocate.config
     pair = Pair.allocate(
         target.model,
         drafter,
@@ -140,7 +140,7 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
         expert_reuse=config.expert_reuse,
     )
     runner = Runner(pair, config)
-    pipe.send(orders.Settled())
+    pipe.send(orders.Allocated())
     return runner
 
 

@@ -31,7 +31,7 @@ class Load(_Message, frozen=True, kw_only=True):
     sums: Sums
 
 
-class Settle(_Message, frozen=True, kw_only=True):
+class Allocate(_Message, frozen=True, kw_only=True):
     """Settings in which nothing is left open: allocate pages and the device state."""
 
     config: ResolvedConfig
@@ -132,7 +132,7 @@ class Loaded(_Message, frozen=True, kw_only=True):
     """Settings as the rank's process sees them."""
 
 
-class Settled(_Message, frozen=True, kw_only=True):
+class Allocated(_Message, frozen=True, kw_only=True):
     """Pages and state are there."""
 
 
@@ -166,8 +166,8 @@ class Failed(_Message, frozen=True, kw_only=True):
 
 
 ForTiming = Occupy | PutBack | Vacate | TimePhases
-Order = Load | Settle | Cycle | Prefill | CatchUp | GoOn | Provide | Withdraw | Compile | Capture | ForTiming | End
-Answer = Here | Beat | Loaded | Settled | Provided | Checked | Raised | Failed
+Order = Load | Allocate | Cycle | Prefill | CatchUp | GoOn | Provide | Withdraw | Compile | Capture | ForTiming | End
+Answer = Here | Beat | Loaded | Allocated | Provided | Checked | Raised | Failed
 
 
 def order_of(plan: Plan, *, masked: bool) -> Order:

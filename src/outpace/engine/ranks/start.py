@@ -28,7 +28,7 @@ from outpace.errors import ConfigError
 from outpace.models.parallel import MAX_GATHERED
 from outpace.models.registry import describe_target
 from outpace.models.shares import check_target
-from outpace.models.sums import settle as settle_sums
+from outpace.models.sums import with_sums
 from outpace.speculation.pair import Pair
 
 
@@ -126,7 +126,7 @@ class Ranks:
                 for rank in range(1, size)
             ]
         )
-        group = crew.watched(lambda: settle_sums(join(store, 0, size, own), own, asked.config.sums))
+        group = crew.watched(lambda: with_sums(join(store, 0, size, own), own, asked.config.sums))
         if group.exchange is not None:
             crew.sets_free.append(group.exchange.stop)
         if own.type == "cuda":
@@ -145,14 +145,14 @@ class Ranks:
             self._crew.fail(*unlike)
         return min(free_bytes(self.device), *(other.free_bytes for other in self._others))
 
-    def settle(self, config: ResolvedConfig) -> None:
+    def allocate(self, config: ResolvedConfig) -> None:
         """Tells the others the resolved settings, by which they allocate."""
-        self._crew.tell(orders.Settle(config=config))
+        self._crew.tell(orders.Allocate(config=config))
 
     def runner(self, pair: Pair, config: ResolvedConfig) -> Leader:
         """The first rank's runner, once the others' are there."""
         leader = Leader(pair, config, self._crew)
-        self._crew.hear(orders.Settled)
+        self._crew.hear(orders.Allocated)
         return leader
 
     def describe(self) -> dict[str, Any]:

@@ -12,14 +12,10 @@ Shapes: N outputs of a tile, W words of a row, I inputs, M rows of x.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from outpace.kernels.packed import PackedWeight
 
 
 @triton.jit
@@ -162,12 +158,6 @@ def add_block(
         )
 
 
-def layout(weight: PackedWeight, num_inputs: int) -> dict[str, Any]:
-    """What a kernel that calls `add_block` has to know of a weight at compile time."""
-    even = num_inputs % weight.block() == 0
-    return {"BITS": weight.bits, "HAS_ZEROS": weight.zeros is not None, "EVEN": even}
-
-
 @triton.jit
 def _unpack(
     word_ptr,
@@ -211,15 +201,16 @@ def _unpack(
             tl.store(out_NK + begin, numbers, mask=live_N[:, None] & inside_K[None, :])
 
 
-def unpack(weight: PackedWeight) -> Tensor:
-    """As `PackedWeight.unpacked`."""
-    *lead, blocks, N, _ = weight.words.shape
-    out = torch.empty((*lead, N, weight.num_inputs), dtype=weight.dtype, device=weight.words.device)
-    words, scales = weight.words.contiguous(), weight.scales.contiguous()
-    zeros = scales if weight.zeros is None else weight.zeros.contiguous()
-    grid = (blocks, triton.cdiv(N, 64), out.numel() // (N * weight.num_inputs))
+def unpack(
+    words: Tensor, scales: Tensor, zeros: Tensor | None, *, num_inputs: int, bits: int, dtype: torch.dtype
+) -> Tensor:
+    """As `PackedWeight.unpacked`, of a weight's tensors."""
+    *lead, blocks, N, _ = words.shape
+    out = torch.empty((*lead, N, num_inputs), dtype=dtype, device=words.device)
+    words, scales = words.contiguous(), scales.contiguous()
+    of_zeros = scales if zeros is None else zeros.contiguous()
+    grid = (blocks, triton.cdiv(N, 64), out.numel() // (N * num_inputs))
     _unpack[grid](
-        words, scales, zeros, out, N, weight.num_inputs, blocks, BITS=weight.bits, HAS_ZEROS=weight.zeros is not None,
-        BLOCK_N=64,
-    )  # fmt: skip
+        words, scales, of_zeros, out, N, num_inputs, blocks, BITS=bits, HAS_ZEROS=zeros is not None, BLOCK_N=64
+    )
     return out

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 from outpace.kernels.gpu.linear import FEW_ROWS, finish, tile_of
-from outpace.kernels.gpu.packed import add_block, layout
+from outpace.kernels.gpu.packed import add_block
 from outpace.kernels.packed import PackedWeight
 
 _OUTPUTS, _WARPS = 32, 2
@@ -99,7 +99,7 @@ def multiply_packed(
     zeros = weight.scales if weight.zeros is None else weight.zeros
     _multiply_packed[(triton.cdiv(N, _OUTPUTS), num_splits)](
         rows_MK, weight.words, weight.scales, zeros, bias, out, M, N, K, blocks, per_split, rows_MK.stride(0),
-        GATED=gated, HAS_BIAS=bias_N is not None, **layout(weight, K), BLOCK_M=block_m, BLOCK_N=_OUTPUTS,
+        GATED=gated, HAS_BIAS=bias_N is not None, **weight.layout(K), BLOCK_M=block_m, BLOCK_N=_OUTPUTS,
         STAGES=4 if block_m == 16 else 3, num_warps=_WARPS, **overlapped(x.device),
     )  # fmt: skip
     return out

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.packed import add_block, layout
+from outpace.kernels.gpu.packed import add_block
 from outpace.kernels.gpu.routing import group_pairs
 from outpace.kernels.packed import PackedWeight
 
@@ -211,12 +211,12 @@ def mixture_packed(
     zeros = gate_up.scales if gate_up.zeros is None else gate_up.zeros
     _gate_up[(tiles, splits, num_groups)](
         x_TH, gate_up.words, gate_up.scales, zeros, groups.expert_G, groups.pair_GM, groups.count_G, parts, hidden_PI,
-        width, H, blocks, T * C, SPLITS=splits, **layout(gate_up, H), **shared,
+        width, H, blocks, T * C, SPLITS=splits, **gate_up.layout(H), **shared,
     )  # fmt: skip
     out_CTH = torch.empty((C + num_more, T, H), dtype=torch.float32, device=device)
     zeros = down.scales if down.zeros is None else down.zeros
     _down[(triton.cdiv(H, _OUTPUTS * _TILES), num_groups)](
         hidden_PI, down.words, down.scales, zeros, scores_TC, groups.expert_G, groups.pair_GM, out_CTH,
-        H, width, down.num_blocks, T, TILES=_TILES, **layout(down, width), **shared,
+        H, width, down.num_blocks, T, TILES=_TILES, **down.layout(width), **shared,
     )  # fmt: skip
     return out_CTH

@@ -97,6 +97,11 @@ class Answer:
         return sum(piece.num_characters > 0 for piece in self.pieces)
 
     @property
+    def undercounted(self) -> bool:
+        """It came in more pieces than the server counts tokens: the count may be too low."""
+        return self.ok and self.counted_by == "usage" and self.num_texts > self.tokens
+
+    @property
     def tokens(self) -> int:
         assert self.completion_tokens is not None
         return self.completion_tokens

@@ -65,7 +65,7 @@ class Endpoint:
         """Without a password that it may hold."""
         self.is_local = parts.hostname in LOCAL
         self.usage = USAGES[0]
-        """How token counts are asked for; `settle` finds what the server takes."""
+        """How token counts are asked for; `negotiate` finds what the server takes."""
         self._http = httpx2.AsyncClient(
             base_url=whole,
             headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
@@ -136,7 +136,7 @@ class Endpoint:
             return stream.failed(clock(), "connection", str(error) or type(error).__name__)
         return stream.answer(clock())
 
-    async def settle(self, ask: Ask, asking: Asking, model: str, *, is_sglang: bool = False) -> Answer:
+    async def negotiate(self, ask: Ask, asking: Asking, model: str, *, is_sglang: bool = False) -> Answer:
         """A first request, by which it is found how the server tells token counts; that is kept in `usage`.
 
         Args:

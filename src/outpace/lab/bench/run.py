@@ -59,7 +59,7 @@ async def make_ready(endpoint: Endpoint, asking: Asking, ask: Ask, tokens: Token
         ConfigError: it cannot be reached, refuses, or its tokens cannot be counted.
     """
     facts = await ask_server(endpoint, asking.model_name)
-    first = await endpoint.settle(ask, asking, facts.model, is_sglang=facts.engine == "sglang")
+    first = await endpoint.negotiate(ask, asking, facts.model, is_sglang=facts.engine == "sglang")
     if first.completion_tokens is None and tokens is None:
         raise ConfigError(
             f"{endpoint.url} sends no usage, so its tokens cannot be counted, and chunks are no tokens: name the "
@@ -213,9 +213,7 @@ def _notes(
         notes.append("the server shows no metrics: acceptance is known only if its answers tell it")
     if any(answer.ok and answer.placed_by == "characters" for answer in driven.answers):
         notes.append("tokens are counted once an answer; within it they are placed in proportion to its characters")
-    if any(
-        answer.ok and answer.counted_by == "usage" and answer.num_texts > answer.tokens for answer in driven.answers
-    ):
+    if any(answer.undercounted for answer in driven.answers):
         notes.append("answers came in more pieces than the server counts tokens: its counts may be too low")
     if len({answer.id.partition(" (")[0] for answer in driven.answers}) < len(driven.answers):
         notes.append("prompts were asked more than once: a server that keeps prefixes answers those sooner")

@@ -5,9 +5,10 @@ Of several ranks, the one that printed most is taken; of several batch sizes, ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from outpace.errors import ConfigError
 from outpace.lab.doctor.evidence import Phases, Run, Value, Window
@@ -39,12 +40,20 @@ PACKED = {
 """How files begin that hold a log all the same: what they are, and what unpacks them."""
 MOST_RANKS = 64
 MOST_RUNS = 64
+ENTRIES_A_LOOK = 1024
+"""Between two looks at the clock while a log is read."""
+SHOWN_AFTER_S, SHOWN_EVERY_S = 1.0, 0.2
+"""A log that is read at once shows no progress."""
 NESTED = ("speculative_config", "compilation_config")
 """vLLM's settings that are several in one."""
 
 
-def runs_of(path: Path) -> tuple[list[Run], Tally]:
+def runs_of(path: Path, progress: Callable[[str], None] = lambda text: None) -> tuple[list[Run], Tally]:
     """Every run in a log, and how much of it was read.
+
+    Args:
+        path: of the log.
+        progress: told how far a long one was read.
 
     Raises:
         ConfigError: there is no such file, or it is packed.
@@ -56,9 +65,23 @@ def runs_of(path: Path) -> tuple[list[Run], Tally]:
             for magic, (what, remedy) in PACKED.items():
                 if begins.startswith(magic):
                     raise ConfigError(f"{path} is {what}, no text; give what {remedy} makes of it")
-            return list(runs_in(_counted(read_log(file), tally), path.name)), tally
+            entries = _told(read_log(file), file, path, progress)
+            return list(runs_in(_counted(entries, tally), path.name)), tally
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; name a server's log") from error
+
+
+def _told(
+    entries: Iterator[Record | Unread], file: BinaryIO, path: Path, progress: Callable[[str], None]
+) -> Iterator[Record | Unread]:
+    """The entries of a file, with word now and then of how far they are; of a pipe nobody knows how much is to come."""
+    size = path.stat().st_size if file.seekable() else 0
+    due = time.monotonic() + SHOWN_AFTER_S
+    for number, entry in enumerate(entries, start=1):
+        if number % ENTRIES_A_LOOK == 0 and time.monotonic() >= due:
+            progress(f"reading {path.name}: " + (f"{file.tell() / size:.0%}" if size else f"{number:,} lines"))
+            due = time.monotonic() + SHOWN_EVERY_S
+        yield entry
 
 
 def _counted(entries: Iterator[Record | Unread], tally: Tally) -> Iterator[Record]:

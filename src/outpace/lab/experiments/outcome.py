@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +17,12 @@ from outpace.lab.paired.record import CompareRecord, Side
 
 
 def outcome(
-    experiment: Experiment, record: CompareRecord, said: str, log_a: Path | None = None, log_b: Path | None = None
+    experiment: Experiment,
+    record: CompareRecord,
+    said: str,
+    log_a: Path | None = None,
+    log_b: Path | None = None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Judges.
 
@@ -26,6 +31,7 @@ def outcome(
         record: what was measured.
         said: the verdict on the speeds, in words.
         log_a, log_b: of the servers, which may tell what they do not.
+        progress: told how far a long log was read.
 
     Raises:
         ConfigError: a log cannot be read.
@@ -39,8 +45,8 @@ def outcome(
         asked["commit"], a, b = commits, {**a, "commit": commits[0]}, {**b, "commit": commits[1]}
     found = [applied.judge(name, of_a, of_b, a, b) for name, (of_a, of_b) in asked.items()]
     if log_b is not None:
-        runs_a = [] if log_a is None else runs_of(log_a)[0]
-        run_b = last_run(runs_of(log_b)[0])
+        runs_a = [] if log_a is None else runs_of(log_a, progress)[0]
+        run_b = last_run(runs_of(log_b, progress)[0])
         found = [applied.by_logs(each, runs_a, run_b) for each in found]
     state, ratio = applied.overall(found), record.verdict.ratio
     return Outcome(

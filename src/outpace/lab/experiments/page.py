@@ -19,8 +19,8 @@ def markdown(experiment: Experiment) -> list[str]:
     return [*page, *([] if experiment.outcome is None else _outcome(experiment.outcome))]
 
 
-def index(found: Sequence[tuple[Path, Experiment]]) -> list[str]:
-    """The list, the latest first."""
+def index(found: Sequence[tuple[Path, Experiment]], broken: Sequence[str] = ()) -> list[str]:
+    """The list, the latest first, and why some are not in it."""
     page = ["# Experiments", "", "| date | experiment | hypothesis | applied | B ÷ A | verdict |", "|" + "---|" * 6]
     for folder, experiment in reversed(found):
         outcome = experiment.outcome
@@ -33,7 +33,7 @@ def index(found: Sequence[tuple[Path, Experiment]]) -> list[str]:
             outcome.verdict if outcome else NOT_RUN,
         ]
         page.append(f"| {' | '.join(cells)} |")
-    return page
+    return [*page, *(line for why in broken for line in ("", f"Not listed: {why}."))]
 
 
 def ratio(outcome: Outcome) -> str:

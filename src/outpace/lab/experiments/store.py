@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,8 +23,17 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 MOST_CHARACTERS = 4000
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a directory holds, in the order of dates."""
+
+    found: list[tuple[Path, Experiment]] = field(default_factory=list)
+    broken: dict[Path, str] = field(default_factory=dict)
+    """Folders whose record cannot be read, and why."""
+
+
 class Store:
-    """All experiments of one directory.
+    """All experiments of one directory. One whose record is broken does not keep the others from use.
 
     Args:
         root: is made when the first experiment is.
@@ -43,11 +52,12 @@ class Store:
             raise ConfigError(
                 f"{experiment.name!r} is no name for an experiment; use 1 … 64 small letters, digits and dashes"
             )
-        for field in ("hypothesis", "change"):
-            length = len(getattr(experiment, field).strip())
+        for name in ("hypothesis", "change"):
+            length = len(getattr(experiment, name).strip())
             if not 1 <= length <= MOST_CHARACTERS:
-                raise ConfigError(f"{field} has {length} characters; write 1 … {MOST_CHARACTERS:,}")
-        if any(found.name == experiment.name for _, found in self.all()):
+                raise ConfigError(f"{name} has {length} characters; write 1 … {MOST_CHARACTERS:,}")
+        kept = self.all()
+        if experiment.name in (*(found.name for _, found in kept.found), *map(_name_of, kept.broken)):
             raise ConfigError(f"{self.root} has an experiment {experiment.name!r}; give this one another name")
         folder = self.root / f"{experiment.created_at[:10]}-{experiment.name}"
         with _writing(folder):
@@ -59,23 +69,27 @@ class Store:
         """By its name, or by its folder's.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is none, or it cannot be read.
         """
-        known = list(self.all())
-        for folder, experiment in known:
+        kept = self.all()
+        for folder, experiment in kept.found:
             if name in (experiment.name, folder.name):
                 return folder, experiment
-        names = ", ".join(experiment.name for _, experiment in known) or "none yet"
+        for folder, why in kept.broken.items():
+            if name in (_name_of(folder), folder.name):
+                raise ConfigError(why)
+        names = ", ".join((*(found.name for _, found in kept.found), *map(_name_of, kept.broken))) or "none yet"
         raise ConfigError(f"{self.root} has no experiment {name!r}; there are {names}")
 
-    def all(self) -> Iterator[tuple[Path, Experiment]]:
-        """In the order of their dates.
-
-        Raises:
-            ConfigError: one cannot be read.
-        """
+    def all(self) -> Kept:
+        """All of them, those that cannot be read too."""
+        kept = Kept()
         for path in sorted(self.root.glob(f"*/{FILE}")):
-            yield path.parent, _read(path)
+            try:
+                kept.found.append((path.parent, _read(path)))
+            except ConfigError as error:
+                kept.broken[path.parent] = str(error)
+        return kept
 
     def check_unfinished(self, folder: Path, experiment: Experiment) -> None:
         """Raises ConfigError if it was run before."""
@@ -102,12 +116,18 @@ class Store:
         with _writing(folder):
             _replace(folder / FILE, msgspec.json.format(msgspec.json.encode(experiment), indent=1).decode() + "\n")
             _replace(folder / PAGE, "\n".join(page.markdown(experiment)) + "\n")
-            _replace(self.root / INDEX, "\n".join(page.index(list(self.all()))) + "\n")
+            kept = self.all()
+            _replace(self.root / INDEX, "\n".join(page.index(kept.found, list(kept.broken.values()))) + "\n")
 
 
 def now() -> str:
     """UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _name_of(folder: Path) -> str:
+    """Of an experiment, by its folder's name: what follows the date."""
+    return folder.name[11:]
 
 
 def _read(path: Path) -> Experiment:

@@ -57,9 +57,9 @@ class Capture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
+    """A prompt was computed, which disturbs the window it falls in."""
+
     head: Head
-    new_tokens: int | None
-    running: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +75,6 @@ class Decode:
     """As printed: accept length ÷ draft tokens in some versions, accepted ÷ drafted in others."""
     graph: bool | None
     tok_s: float
-    queued: int | None
-    extra: Mapping[str, str]
-    """Fields that only some versions print, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +94,6 @@ class EngineStats:
     prompt_tok_s: float
     tok_s: float
     running: int
-    waiting: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +103,6 @@ class SpecStats:
     head: Head
     accept_length: float | None
     """Bonus token included."""
-    accepted_tok_s: float | None
-    drafted_tok_s: float | None
     accepted: int | None
     drafted: int | None
     per_position: tuple[float, ...]

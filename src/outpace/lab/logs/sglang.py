@@ -23,7 +23,6 @@ _TOKENS = ("#token", "#full token")
 """The second of models that keep less than all tokens in some layers."""
 _LENGTHS, _RATES = ("accept len", "avg_accept_len"), ("accept rate", "accept_rate")
 _GRAPHS = ("cuda graph", "npu graph", "cpu graph")
-_KNOWN = {"#running-req", "token usage", "#queue-req", *_TOKENS, *_LENGTHS, *_RATES, *_GRAPHS}
 _RATE = "gen throughput (token/s)"
 _SUM_OFF = 0.5
 """Percent by which the phases of a whole profile line may miss 100, by rounding."""
@@ -59,8 +58,8 @@ def _decode(head: Head, fields: dict[str, str]) -> Decode | None:
     length = _first(fields, _LENGTHS)
     if _decimal(length) is None and any("accept" in name for name in fields):
         return None
-    running, rate, queued = fields.get("#running-req", ""), fields.get(_RATE, ""), _whole(fields.get("#queue-req", ""))
-    if not _WHOLE.fullmatch(running) or not _DECIMAL.fullmatch(rate) or queued is None:
+    running, rate, queued = (fields.get(name, "") for name in ("#running-req", _RATE, "#queue-req"))
+    if not (_WHOLE.fullmatch(running) and _DECIMAL.fullmatch(rate) and _WHOLE.fullmatch(queued)):
         return None
     return Decode(
         head=head,
@@ -70,8 +69,6 @@ def _decode(head: Head, fields: dict[str, str]) -> Decode | None:
         accept_rate=_decimal(_first(fields, _RATES)),
         graph={"True": True, "False": False}.get(_first(fields, _GRAPHS)),
         tok_s=float(rate),
-        queued=queued,
-        extra={name: value for name, value in fields.items() if name not in _KNOWN and name != _RATE},
     )
 
 
@@ -81,11 +78,7 @@ def _first(fields: dict[str, str], names: tuple[str, ...]) -> str:
 
 
 def _prefill(head: Head, fields: dict[str, str]) -> Prefill | None:
-    if "#queue-req" not in fields:
-        return None
-    return Prefill(
-        head=head, new_tokens=_whole(fields.get("#new-token", "")), running=_whole(fields.get("#running-req", ""))
-    )
+    return Prefill(head=head) if "#queue-req" in fields else None
 
 
 def _arguments(head: Head, text: str) -> Settings | None:

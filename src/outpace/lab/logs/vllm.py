@@ -17,12 +17,10 @@ _NUMBER = r"(\d{1,12}(?:\.\d{1,6})?)"
 _STATS = re.compile(
     rf"(?:Engine (?P<engine>\d{{1,4}}): )?Avg prompt throughput: (?P<prompt>{_NUMBER}) tokens/s, "
     rf"Avg generation throughput: (?P<rate>{_NUMBER}) tokens/s, Running: (?P<running>\d{{1,6}}) reqs,"
-    r"(?: Swapped: \d{1,6} reqs,)? (?:Waiting|Pending): (?P<waiting>\d{1,6}) reqs"
+    r"(?: Swapped: \d{1,6} reqs,)? (?:Waiting|Pending): \d{1,6} reqs"
 )
 _SPEC = re.compile(r"(?:SpecDecoding|Speculative) metrics: ")
 _LENGTH = re.compile(rf"Mean acceptance length: {_NUMBER}(?=,|$)")
-_ACCEPTED_RATE = re.compile(rf"Accepted throughput: {_NUMBER} tokens/s")
-_DRAFTED_RATE = re.compile(rf"Drafted throughput: {_NUMBER} tokens/s")
 _ACCEPTED = re.compile(r"(?:Accepted: (\d{1,12}) tokens|Number of accepted tokens: (\d{1,12})(?=[,.]|$))")
 _DRAFTED = re.compile(r"(?:Drafted: (\d{1,12}) tokens|Number of draft tokens: (\d{1,12})(?=[,.]|$))")
 _EMITTED = re.compile(r"Number of emitted tokens: (\d{1,12})(?=[,.]|$)")
@@ -67,7 +65,6 @@ def _stats(head: Head, found: re.Match[str]) -> EngineStats:
         prompt_tok_s=float(found["prompt"]),
         tok_s=float(found["rate"]),
         running=int(found["running"]),
-        waiting=int(found["waiting"]),
     )
 
 
@@ -84,8 +81,6 @@ def _spec(head: Head, text: str) -> SpecStats | None:
     return SpecStats(
         head=head,
         accept_length=_float(_LENGTH, text) or _length_by_counts(text),
-        accepted_tok_s=_float(_ACCEPTED_RATE, text),
-        drafted_tok_s=_float(_DRAFTED_RATE, text),
         accepted=_int(_ACCEPTED, text),
         drafted=_int(_DRAFTED, text),
         per_position=per_position,

@@ -32,7 +32,6 @@ WORTH = 0.01
 """Of the time: what gains less is left out of a set."""
 
 Key = tuple[str, int, str]
-Scores = Callable[[Measured], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

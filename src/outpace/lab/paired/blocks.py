@@ -35,6 +35,8 @@ class Run:
     accept_length: float | None = None
     digest: str = ""
     """Of the answers' texts: equal ones have been answered equally."""
+    num_undercounted: int = 0
+    """Answers that came in more pieces than their server counts tokens."""
     errors: tuple[str, ...] = ()
     state: State = field(default_factory=State)
     """Of this machine, just after."""

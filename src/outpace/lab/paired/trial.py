@@ -26,6 +26,7 @@ Measure = Literal["total", "decode"]
 MOST_EXCLUDED = 1 / 3
 """A larger share of blocks that do not count forbids a conclusion."""
 DRIFTED = 0.05
+ROLES_OF: dict[str, tuple[Role, ...]] = {"A": ("A", "A'"), "B": ("B",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,29 +85,13 @@ async def compare(
         contender: await make_ready(contender.endpoint, asking, asks[0], tokens) for contender in dict.fromkeys((a, b))
     }
     started_at, machine = datetime.now(UTC).isoformat(timespec="seconds"), client()
+    trial = _Trial({"A": a, "B": b, "A'": a}, ready, asking, comparing, state)
     progress("warming up")
-    of_role: dict[Role, Contender] = {"A": a, "B": b, "A'": a}
-    for contender, facts in ready.items():
-        await drive(contender.endpoint, asks[:num], asking, facts.facts.model, concurrency=num)
+    await trial.ask_all(asks[:num])
     blocks: list[Block] = []
     for index in range(comparing.num_blocks):
         progress(f"measuring: block {index + 1} of {comparing.num_blocks}")
-        mine = asks[num * (index + 1) : num * (index + 2)]
-        await _prime(ready, mine, asking, num)
-
-        async def measure(role: Role, mine: Sequence[Ask] = mine) -> Run:
-            contender = of_role[role]
-            facts = ready[contender]
-            driven = await drive(contender.endpoint, mine, asking, facts.facts.model, concurrency=num)
-            return _run(role, driven, facts, comparing.measure, state())
-
-        blocks.append(await measure_block(index, measure))
-    excluded = len(blocks) - len(counted(blocks))
-    doubts = (
-        [f"{excluded} of {len(blocks)} blocks do not count; the first: {_first_reason(blocks)}"]
-        if excluded > MOST_EXCLUDED * len(blocks)
-        else []
-    )
+        blocks.append(await trial.block(index, asks[num * (index + 1) : num * (index + 2)]))
     return CompareRecord(
         schema=SCHEMA,
         started_at=started_at,
@@ -116,18 +101,42 @@ async def compare(
         num_blocks=comparing.num_blocks,
         concurrency=comparing.concurrency,
         measure=comparing.measure,
-        verdict=judge(blocks, comparing.margin, doubts),
+        verdict=judge(blocks, comparing.margin, _doubts(blocks)),
         blocks=tuple(blocks),
         notes=tuple(_notes(a, b, blocks)),
         client=machine,
     )
 
 
-async def _prime(ready: dict[Contender, Ready], asks: Sequence[Ask], asking: Asking, num: int) -> None:
-    """Has each server read the prompts once, unmeasured: where prefixes are kept, all runs of a block find them."""
-    short = [replace(ask, max_tokens=1) for ask in asks]
-    for contender, facts in ready.items():
-        await drive(contender.endpoint, short, asking, facts.facts.model, concurrency=num)
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """The contenders, which have answered once, and how they are asked."""
+
+    of_role: dict[Role, Contender]
+    ready: dict[Contender, Ready]
+    asking: Asking
+    comparing: Comparing
+    state: Callable[[], State]
+
+    async def ask_all(self, asks: Sequence[Ask]) -> None:
+        """Asks each server once, unmeasured."""
+        for contender in self.ready:
+            await self._drive(contender, asks)
+
+    async def block(self, index: int, asks: Sequence[Ask]) -> Block:
+        """One block, whose prompts each server has read before: where prefixes are kept, all of its runs find them."""
+        await self.ask_all([replace(ask, max_tokens=1) for ask in asks])
+
+        async def measure(role: Role) -> Run:
+            contender = self.of_role[role]
+            driven = await self._drive(contender, asks)
+            return _run(role, driven, self.ready[contender], self.comparing.measure, self.state())
+
+        return await measure_block(index, measure)
+
+    async def _drive(self, contender: Contender, asks: Sequence[Ask]) -> Driven:
+        model = self.ready[contender].facts.model
+        return await drive(contender.endpoint, asks, self.asking, model, concurrency=self.comparing.concurrency)
 
 
 def _run(role: Role, driven: Driven, ready: Ready, measure: Measure, state: State) -> Run:
@@ -146,13 +155,18 @@ def _run(role: Role, driven: Driven, ready: Ready, measure: Measure, state: Stat
         seconds=seconds,
         accept_length=None if told is None else told.accept_length,
         digest=hashlib.sha256("\0".join(answer.text for answer in answers).encode()).hexdigest()[:12],
+        num_undercounted=sum(answer.undercounted for answer in answers),
         errors=tuple(answer.error for answer in answers if answer.error is not None),
         state=state,
     )
 
 
-def _first_reason(blocks: Sequence[Block]) -> str:
-    return next(block.excluded for block in blocks if block.excluded is not None)
+def _doubts(blocks: Sequence[Block]) -> list[str]:
+    """What forbids a conclusion."""
+    excluded = [block.excluded for block in blocks if block.excluded is not None]
+    if len(excluded) <= MOST_EXCLUDED * len(blocks):
+        return []
+    return [f"{len(excluded)} of {len(blocks)} blocks do not count; the first: {excluded[0]}"]
 
 
 def _notes(a: Contender, b: Contender, blocks: Sequence[Block]) -> list[str]:
@@ -162,7 +176,7 @@ def _notes(a: Contender, b: Contender, blocks: Sequence[Block]) -> list[str]:
             notes.append(f"clocks and throttling of {contender.endpoint.url} cannot be seen from here")
     if any(gpu.throttle_reasons is None for block in blocks for run in block.runs for gpu in run.state.gpus):
         notes.append("nvidia-smi does not tell of every GPU whether it is throttled: nothing guards against that")
-    notes += _texts(counted(blocks))
+    notes += [*_counts(blocks), *_texts(counted(blocks))]
     clocks = {role: _clocks(blocks, role) for role in ("A", "B")}
     if all(clocks.values()):
         told = ", ".join(f"{role} {median(mhz):.0f} MHz" for role, mhz in clocks.items())
@@ -174,11 +188,23 @@ def _notes(a: Contender, b: Contender, blocks: Sequence[Block]) -> list[str]:
     return notes
 
 
+def _counts(blocks: Sequence[Block]) -> list[str]:
+    """Whose speed may be higher than it seems."""
+    notes = []
+    for side, roles in ROLES_OF.items():
+        num = sum(run.num_undercounted for block in blocks for run in block.runs if run.role in roles)
+        if num:
+            notes.append(
+                f"{num} of {side}'s answers came in more pieces than its server counts tokens: its counts, and with "
+                "them its speed, may be too low"
+            )
+    return notes
+
+
 def _texts(blocks: Sequence[Block]) -> list[str]:
     """Where answers differ, whose doing it is: a side that answers itself otherwise says nothing about the other."""
     notes, steady = [], blocks
-    of_side: dict[str, tuple[Role, ...]] = {"A": ("A", "A'"), "B": ("B",)}
-    for side, roles in of_side.items():
+    for side, roles in ROLES_OF.items():
         varied = [block for block in blocks if len(block.digests(roles)) > 1]
         steady = [block for block in steady if block not in varied]
         if varied:
@@ -186,7 +212,7 @@ def _texts(blocks: Sequence[Block]) -> list[str]:
                 f"in {len(varied)} of {len(blocks)} blocks {side} answers the same prompts otherwise from run to run: "
                 "speeds on different texts, which the interval holds as noise"
             )
-    differ = sum(block.digests(of_side["A"]) != block.digests(of_side["B"]) for block in steady)
+    differ = sum(block.digests(ROLES_OF["A"]) != block.digests(ROLES_OF["B"]) for block in steady)
     if differ:
         notes.append(
             f"in {differ} of {len(blocks)} blocks B's answers are not A's, word for word: speeds on different texts"

@@ -74,34 +74,11 @@ def profile(
         EngineError: an answer was too short, or a profiler cannot see the device.
     """
     facts = machine()
-    rates = [measure_rates(llm.device)]
-    simulated = bool(llm.config.simulate_acceptance)
-    asks: list[Ask] = [(prompt, params_of(settings)) for prompt in prompts]
-    named = _contenders(llm)
-    for name, measure in named.items():
-        progress(f"warming up: {name}")
-        measure(asks[:1])
-
-    def end_round(done: int) -> None:
-        progress(f"round {done} of {settings.num_rounds}")
-        rates.append(measure_rates(llm.device))
-
-    rounds = interleave(
-        list(named),
-        settings.num_rounds,
-        lambda name: named[name](asks),
-        end_round,
-    )
-    seen = dict(zip(named, rounds, strict=True))
-    progress("")
-    on_cpu = llm.device.type == "cpu"
-    served = _way("graph" if EAGER in seen else "eager", seen[SERVED], seen[SERVED_SEEN], on_cpu=on_cpu)
-    ways = [served, *([_way("eager", seen[EAGER], seen[EAGER_SEEN], on_cpu=False)] if EAGER in seen else [])]
-    plain = _speed(seen[PLAIN]) if PLAIN in seen else None
+    seen, rates = _measured(llm, [(prompt, params_of(settings)) for prompt in prompts], settings.num_rounds, progress)
+    ways = _ways(seen, on_cpu=llm.device.type == "cpu")
     context = fmean(window.context for each in seen[SERVED] for window in each.windows)
     stood_of_tried = _acceptance(seen[SERVED][0])
-    best = _best(rates)
-    limits, why_no_limits = _limits(llm, best, round(context))
+    limits, why_no_limits = _limits(llm, rates, round(context))
     return ProfileRecord(
         kind="profile",
         schema=SCHEMA,
@@ -113,24 +90,43 @@ def profile(
         context=context,
         num_rounds=settings.num_rounds,
         prompts=len(prompts),
-        simulated=simulated,
+        simulated=bool(llm.config.simulate_acceptance),
         ways=tuple(ways),
         why_one_way=None if EAGER in seen else _why_one_way(llm),
         launch_ms=launch_ms(ways),
-        plain=plain,
+        plain=_speed(seen[PLAIN]) if PLAIN in seen else None,
         speedup=_speedup(seen),
         break_even=_break_even(seen),
         acceptance_at=tuple(stood / tried if tried else 0.0 for stood, tried in stood_of_tried),
         judged_at=tuple(tried for _, tried in stood_of_tried),
         limits_ms=limits,
         why_no_limits=why_no_limits,
-        rates=best.as_dict(),
-        seen_by=SEEN_BY_SPANS if on_cpu else SEEN_BY_TRACE,
+        rates=rates.as_dict(),
+        seen_by=SEEN_BY_SPANS if llm.device.type == "cpu" else SEEN_BY_TRACE,
         unknown=_means([{name: 1e3 * s for name, s in each.unknown.items()} for each in seen[SERVED_SEEN]]),
-        notes=tuple(_notes(llm, served)),
+        notes=tuple(_notes(llm, ways[0])),
         settings=llm.describe(),
         machine=facts,
     )
+
+
+def _measured(
+    llm: LLM, asks: Sequence[Ask], num_rounds: int, progress: Callable[[str], None]
+) -> tuple[dict[str, list[Seen]], Rates]:
+    """What was seen of each contender, round by round, and the device's best rates meanwhile."""
+    rates = [measure_rates(llm.device)]
+    named = _contenders(llm)
+    for name, measure in named.items():
+        progress(f"warming up: {name}")
+        measure(asks[:1])
+
+    def end_round(done: int) -> None:
+        progress(f"round {done} of {num_rounds}")
+        rates.append(measure_rates(llm.device))
+
+    rounds = interleave(list(named), num_rounds, lambda name: named[name](asks), end_round)
+    progress("")
+    return dict(zip(named, rounds, strict=True)), _best(rates)
 
 
 def _contenders(llm: LLM) -> dict[str, Contender]:
@@ -150,6 +146,12 @@ def _why_one_way(llm: LLM) -> str:
     if llm.device.type == "cuda":
         return "ranks replay the same graphs: they are not run without them, so there is no launch cost to compare"
     return f"{llm.device} has no graphs: cycles run operation by operation, and there is no launch cost to compare"
+
+
+def _ways(seen: Mapping[str, Sequence[Seen]], *, on_cpu: bool) -> list[Way]:
+    """As it serves, and where graphs can be left out, without them."""
+    served = _way("eager" if on_cpu else "graph", seen[SERVED], seen[SERVED_SEEN], on_cpu=on_cpu)
+    return [served, *([_way("eager", seen[EAGER], seen[EAGER_SEEN], on_cpu=False)] if EAGER in seen else [])]
 
 
 def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen], *, on_cpu: bool) -> Way:
