@@ -25,7 +25,7 @@ from outpace.cli import serve
 from outpace.cli.main import build_parser
 from outpace.cli.serve import read_config, start_of
 from outpace.server.conversation import AssistantMessage
-from outpace.server.jobs import Unavailable
+from outpace.server.engine_client.jobs import Unavailable
 from outpace.server.protocol import ChatRequest, CompletionRequest, StreamOptions
 from outpace.server.settings import ServerConfig
 from server.models import make_model
@@ -154,7 +154,7 @@ def test_every_event_of_the_log_is_in_the_table() -> None:
     table = PAGE.split("## Logs")[1].split("\n\n`/`")[0]
     rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
-    sources = [path.read_text() for path in (ROOT / "src" / "outpace" / "server").glob("*.py")]
+    sources = [path.read_text() for path in (ROOT / "src" / "outpace" / "server").rglob("*.py")]
     assert named == {event for text in sources for event in re.findall(r'\b_?tell\("([^"]+)"', text)}
 
 
@@ -170,7 +170,7 @@ def in_code(cell: str) -> list[str]:
 
 
 def test_every_error_is_in_the_table() -> None:
-    sources = "".join(path.read_text() for path in (ROOT / "src" / "outpace" / "server").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "src" / "outpace" / "server").rglob("*.py"))
     codes = set(re.findall(r'code="(\w+)"', sources)) | set(re.findall(r'40[45]: "(\w+)"', sources))
     unavailable = set(get_args(get_type_hints(Unavailable.__init__)["code"]))
     assert {code for _, cell, _ in rows_of("Errors") for code in in_code(cell)} == codes | unavailable

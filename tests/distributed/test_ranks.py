@@ -26,7 +26,7 @@ from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
 from outpace.models.source import locate
 from outpace.models.target import Target
-from outpace.server.child import Child
+from outpace.server.engine_client.child import Child
 from outpace.server.wire import Lost, Ready, Start
 
 OPTIONS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "page_size": 4, "max_rows": 8, "num_pages": 400}
@@ -244,7 +244,7 @@ POISON = 77
 POISONED = """
 import torch
 from outpace.models.target import Target
-from outpace.server.child import Child
+from outpace.server.engine_client.child import Child
 from outpace.server.wire import Lost, Ready, Start
 
 forward = Target.forward

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import pytest
 
 from outpace import ConfigError, EngineError, SamplingParams
-from outpace.server import client as module
-from outpace.server.client import EngineClient
-from outpace.server.jobs import Submission, Unavailable
-from outpace.server.restarts import Restarts
+from outpace.server.engine_client import client as module
+from outpace.server.engine_client.client import EngineClient
+from outpace.server.engine_client.jobs import Submission, Unavailable
+from outpace.server.engine_client.restarts import Restarts
 from outpace.server.wire import Beat, CannotStart, FromEngine, Ready, Start, ToEngine
 
 READY = Ready(settings={"model": {}, "graphs": {}, "engine": {"max_rows": 4}})
@@ -65,7 +65,7 @@ class Scripted:
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Child", Scripted)
-    monkeypatch.setattr("outpace.server.restarts.FIRST_DELAY", 0.1)
+    monkeypatch.setattr("outpace.server.engine_client.restarts.FIRST_DELAY", 0.1)
     Scripted.num_started = 0
 
 

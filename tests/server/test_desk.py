@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from outpace import EngineError, RequestError, SamplingParams
-from outpace.server.desk import Desk
+from outpace.server.engine_client.desk import Desk
 from outpace.server.wire import Aborted, Accepted, Submit, ToEngine, pack
 
 WANTED = ([1], SamplingParams(seed=1))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from time import sleep
 
-from outpace.server.pulse import PERIOD, Pulse
+from outpace.server.engine_process.pulse import PERIOD, Pulse
 
 LONG = 12 * PERIOD
 

@@ -12,10 +12,11 @@ import pytest
 from starlette.requests import Request
 
 from outpace import RequestError, SamplingParams
-from outpace.server import answering, jobs, routes
+from outpace.server import answering, routes
 from outpace.server.answering import Answering
+from outpace.server.engine_client import jobs
+from outpace.server.engine_client.jobs import Job, Submission, TooSlow
 from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
-from outpace.server.jobs import Job, Submission, TooSlow
 from outpace.server.observing import KEY, Facts
 from outpace.server.protocol import CompletionRequest
 from outpace.server.reading import Reader

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from outpace import SamplingParams
+from outpace.server.engine_client.restarts import WINDOW, Restarts
 from outpace.server.protocol import ChatRequest, CompletionRequest, Sampling
-from outpace.server.restarts import WINDOW, Restarts
 from outpace.server.sampling import FIELDS, choices, params_of
 
 OTHERWISE = {"max_tokens", "logprobs"}

@@ -14,7 +14,7 @@ from engine.tiny import engine, tiny_drafter, tiny_target
 from engine.worded import worded_target
 from outpace import LLM, Grammar, SamplingParams
 from outpace.errors import EngineError, RequestError
-from outpace.server.serving import Serving
+from outpace.server.engine_process.serving import Serving
 from outpace.server.wire import (
     Abort,
     Accepted,
@@ -248,7 +248,7 @@ def test_an_answer_that_is_another_when_it_is_done_over_is_not_joined_to_what_wa
 
 
 def test_a_prompts_many_log_probabilities_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outpace.server.served.PROMPT_PART", 8)
+    monkeypatch.setattr("outpace.server.engine_process.served.PROMPT_PART", 8)
     side = Side(tiny())
     prompt = [i % 61 for i in range(21)]
     side.submit(0, prompt, prompt_logprobs=2, max_tokens=3)
@@ -325,7 +325,7 @@ def test_who_waits_for_a_grammar_can_be_aborted_and_is_refused_in_the_end(monkey
         side.serving.step()
     assert len(side.tokens(2)) == 12 and side.serving.busy
     side.serving.handle([Abort(id=0)])
-    monkeypatch.setattr("outpace.server.serving.COMPILE_WAIT_S", 0.0)
+    monkeypatch.setattr("outpace.server.engine_process.serving.COMPILE_WAIT_S", 0.0)
     side.run()
     (refused,) = [m for m in side.messages if isinstance(m, Refused)]
     assert refused.id == 1 and "simpler" in refused.message

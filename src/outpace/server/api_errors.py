@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from outpace.errors import OutpaceError, RequestError
-from outpace.server.jobs import BrokenRequest, QueueFull, TooSlow, Unavailable
+from outpace.server.engine_client.jobs import BrokenRequest, QueueFull, TooSlow, Unavailable
 from outpace.server.observing import facts_of
 
 

@@ -10,10 +10,10 @@ from starlette.types import ASGIApp
 from outpace.models.source import locate
 from outpace.server import logs
 from outpace.server.app import make_app
-from outpace.server.client import EngineClient
+from outpace.server.engine_client.client import EngineClient
+from outpace.server.engine_client.restarts import Restarts
 from outpace.server.metrics import Metrics
 from outpace.server.recent import Recent
-from outpace.server.restarts import Restarts
 from outpace.server.routes import Backend
 from outpace.server.settings import ServerConfig, api_keys
 from outpace.server.texts import Texts

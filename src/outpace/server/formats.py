@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import msgspec
 
 from outpace.server.calling import CallPart
-from outpace.server.jobs import Job
+from outpace.server.engine_client.jobs import Job
+from outpace.server.engine_client.totals import by_place
 from outpace.server.spelling import Entry, columns
-from outpace.server.totals import by_place
 from outpace.server.wire import Piece, Tally
 
 Choice = dict[str, Any]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from outpace.server.calling import Calling
+from outpace.server.engine_client.jobs import Job
 from outpace.server.formats import Written
-from outpace.server.jobs import Job
 from outpace.server.spelling import Entry, Spell, entries
 from outpace.server.wire import Piece
 from outpace.types import TokenLogprobs

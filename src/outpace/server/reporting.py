@@ -8,9 +8,9 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from outpace.server.client import EngineClient
+from outpace.server.engine_client.client import EngineClient
+from outpace.server.engine_client.totals import Totals
 from outpace.server.logs import tell
-from outpace.server.totals import Totals
 from outpace.server.wire import State
 
 DOUBT_AFTER = 200

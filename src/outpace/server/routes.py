@@ -21,8 +21,8 @@ from outpace.server.answering import Answering, whole
 from outpace.server.api_errors import ApiError
 from outpace.server.bodies import BoundedRoute
 from outpace.server.calling import Calling
-from outpace.server.client import EngineClient
 from outpace.server.conversation import ChatMessage
+from outpace.server.engine_client.client import EngineClient
 from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.metrics import Metrics
 from outpace.server.observing import facts_of

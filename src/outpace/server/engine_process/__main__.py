@@ -21,8 +21,8 @@ from outpace.distributed.workers import end_with_parent
 from outpace.engine.llm import LLM
 from outpace.errors import CheckpointError, ConfigError
 from outpace.fingerprint import machine
-from outpace.server.pulse import Pulse
-from outpace.server.serving import Serving
+from outpace.server.engine_process.pulse import Pulse
+from outpace.server.engine_process.serving import Serving
 from outpace.server.wire import Beat, CannotStart, Frames, FromEngine, Lost, Ready, Start, ToEngine, WireError, pack
 
 READ_BYTES = 1 << 18

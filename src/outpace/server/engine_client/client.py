@@ -8,10 +8,10 @@ from itertools import count
 from typing import Any, Literal
 
 from outpace.errors import ConfigError, EngineError, OutpaceError
-from outpace.server.child import Child
-from outpace.server.desk import Desk
-from outpace.server.jobs import Submission, Unavailable, Wanted
-from outpace.server.restarts import Restarts
+from outpace.server.engine_client.child import Child
+from outpace.server.engine_client.desk import Desk
+from outpace.server.engine_client.jobs import Submission, Unavailable, Wanted
+from outpace.server.engine_client.restarts import Restarts
 from outpace.server.wire import (
     Aborted,
     Accepted,

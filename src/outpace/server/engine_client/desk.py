@@ -13,8 +13,8 @@ from itertools import count
 from time import monotonic
 
 from outpace.errors import OutpaceError, RequestError
-from outpace.server.jobs import Begun, BrokenRequest, Job, QueueFull, Submission, Wanted
-from outpace.server.totals import Totals
+from outpace.server.engine_client.jobs import Begun, BrokenRequest, Job, QueueFull, Submission, Wanted
+from outpace.server.engine_client.totals import Totals
 from outpace.server.wire import Abort, Aborted, Accepted, Broken, Piece, Refused, Submit, ToEngine, WireError
 
 Send = Callable[[ToEngine], None]

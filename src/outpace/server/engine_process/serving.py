@@ -13,9 +13,9 @@ from time import monotonic, sleep
 from outpace.engine.grammars.compiler import too_slow
 from outpace.engine.llm import LLM
 from outpace.errors import RequestError
-from outpace.server import state
-from outpace.server.served import Served
-from outpace.server.suspicion import Suspicion
+from outpace.server.engine_process import state
+from outpace.server.engine_process.served import Served
+from outpace.server.engine_process.suspicion import Suspicion
 from outpace.server.wire import (
     Abort,
     Aborted,

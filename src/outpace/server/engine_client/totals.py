@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
-from outpace.server.jobs import Job
+from outpace.server.engine_client.jobs import Job
 from outpace.server.wire import Piece
 
 
