@@ -30,7 +30,7 @@ from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
 from outpace.models.source import locate
 from outpace.server.engine_client.totals import Totals
-from outpace.server.reporting import DOUBT_AFTER, wiring_doubt
+from outpace.server.monitoring.reporting import DOUBT_AFTER, wiring_doubt
 from server.chain import END, WIDTH, make_chain, make_chain_drafter
 from server.running import Server, serving, until
 from server.test_structured import SPACES

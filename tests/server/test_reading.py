@@ -20,7 +20,7 @@ from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Forma
 from outpace.server.observing import KEY, Facts
 from outpace.server.protocol import CompletionRequest
 from outpace.server.reading import Reader
-from outpace.server.spelling import Spelling, columns, entries
+from outpace.server.text.spelling import Spelling, columns, entries
 from outpace.server.wire import Piece, Tally
 from outpace.types import TokenLogprobs
 

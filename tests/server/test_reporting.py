@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outpace.server.reporting import graph_hit_rate
+from outpace.server.monitoring.reporting import graph_hit_rate
 
 
 def graphs(replays: int, eager: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outpace.models.text.tokenizer import Tokenizer
-from outpace.server.texts import BRIEF_S, SHORT, TO_TRUST, Texts
+from outpace.server.text.texts import BRIEF_S, SHORT, TO_TRUST, Texts
 
 
 class Watched:

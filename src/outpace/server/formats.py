@@ -13,7 +13,7 @@ import msgspec
 from outpace.server.calling import CallPart
 from outpace.server.engine_client.jobs import Job
 from outpace.server.engine_client.totals import by_place
-from outpace.server.spelling import Entry, columns
+from outpace.server.text.spelling import Entry, columns
 from outpace.server.wire import Piece, Tally
 
 Choice = dict[str, Any]

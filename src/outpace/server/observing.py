@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outpace.server.logs import tell
-from outpace.server.metrics import Metrics
-from outpace.server.recent import Recent
+from outpace.server.monitoring.logs import tell
+from outpace.server.monitoring.metrics import Metrics
+from outpace.server.monitoring.recent import Recent
 
 KEY = "outpace.facts"
 ID_HEADER = b"x-request-id"

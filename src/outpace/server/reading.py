@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from outpace.server.calling import Calling
 from outpace.server.engine_client.jobs import Job
 from outpace.server.formats import Written
-from outpace.server.spelling import Entry, Spell, entries
+from outpace.server.text.spelling import Entry, Spell, entries
 from outpace.server.wire import Piece
 from outpace.types import TokenLogprobs
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from outpace.errors import EngineError
 from outpace.server.assembly import assemble
 from outpace.server.engine_client.client import EngineClient
-from outpace.server.reporting import report
+from outpace.server.monitoring.reporting import report
 from outpace.server.settings import ServerConfig
 from outpace.server.wire import Start
 

@@ -24,7 +24,8 @@ from outpace.server.calling import Calling
 from outpace.server.conversation import ChatMessage
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
-from outpace.server.metrics import Metrics
+from outpace.server.monitoring.metrics import Metrics
+from outpace.server.monitoring.recent import Recent
 from outpace.server.observing import facts_of
 from outpace.server.page import status_page
 from outpace.server.protocol import (
@@ -37,9 +38,8 @@ from outpace.server.protocol import (
     TokenizeRequest,
 )
 from outpace.server.reading import Reader
-from outpace.server.recent import Recent
 from outpace.server.sampling import choices, params_of, refused
-from outpace.server.texts import Texts
+from outpace.server.text.texts import Texts
 from outpace.server.tools import Offer, blamed, offer_of, params_under
 
 STATE_FIELDS = ("pages", "k", "why", "break_even", "break_even_k", "control", "graphs", "phases", "preempted")

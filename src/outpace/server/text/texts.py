@@ -13,7 +13,7 @@ from outpace.models.gguf.file import GgufFile
 from outpace.models.source import Source
 from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tokenizer import Tokenizer
-from outpace.server.spelling import Spelling
+from outpace.server.text.spelling import Spelling
 
 SHORT = 2048
 """Characters, or token ids."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.totals import Totals
-from outpace.server.logs import tell
+from outpace.server.monitoring.logs import tell
 from outpace.server.wire import State
 
 DOUBT_AFTER = 200

@@ -1,0 +1,1 @@
+"""Texts to token ids, and token ids spelled out, on the HTTP side."""
