@@ -13,8 +13,8 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outpace.errors import ConfigError
-from outpace.server import connections
-from outpace.server.connections import CROWDED, Connection, reserve_descriptors
+from outpace.server.http import connections
+from outpace.server.http.connections import CROWDED, Connection, reserve_descriptors
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 LARGE = 24 << 20

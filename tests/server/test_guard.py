@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from outpace.server import guard
-from outpace.server.connections import CROWDED
-from outpace.server.guard import Guard
-from outpace.server.observing import KEY, Facts
+from outpace.server.http import guard
+from outpace.server.http.connections import CROWDED
+from outpace.server.http.guard import Guard
+from outpace.server.http.observing import KEY, Facts
 
 KEYS = (b"first-key", b"second", "ключ".encode())
 

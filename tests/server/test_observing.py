@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from outpace.server import observing
+from outpace.server.http import observing
+from outpace.server.http.observing import ANSWERED, QUIET, Observing
 from outpace.server.monitoring.recent import Recent
-from outpace.server.observing import ANSWERED, QUIET, Observing
 
 
 class Counting:

@@ -17,7 +17,7 @@ from outpace.server.answering import Answering
 from outpace.server.engine_client import jobs
 from outpace.server.engine_client.jobs import Job, Submission, TooSlow
 from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
-from outpace.server.observing import KEY, Facts
+from outpace.server.http.observing import KEY, Facts
 from outpace.server.protocol import CompletionRequest
 from outpace.server.reading import Reader
 from outpace.server.text.spelling import Spelling, columns, entries

@@ -18,15 +18,15 @@ from outpace.engine.limits import Limits
 from outpace.errors import RequestError
 from outpace.models.text.tool_formats import ToolFormat
 from outpace.server.answering import Answering, whole
-from outpace.server.api_errors import ApiError
-from outpace.server.bodies import BoundedRoute
 from outpace.server.calling import Calling
 from outpace.server.conversation import ChatMessage
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
+from outpace.server.http.api_errors import ApiError
+from outpace.server.http.bodies import BoundedRoute
+from outpace.server.http.observing import facts_of
 from outpace.server.monitoring.metrics import Metrics
 from outpace.server.monitoring.recent import Recent
-from outpace.server.observing import facts_of
 from outpace.server.page import status_page
 from outpace.server.protocol import (
     MAX_CHOICES,

@@ -18,9 +18,9 @@ from starlette.types import ASGIApp
 
 from outpace.errors import ConfigError
 from outpace.server.assembly import assemble
-from outpace.server.connections import BACKLOG, Connection, reserve_descriptors
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.jobs import Unavailable
+from outpace.server.http.connections import BACKLOG, Connection, reserve_descriptors
 from outpace.server.monitoring import logs
 from outpace.server.monitoring.reporting import report
 from outpace.server.settings import ServerConfig

@@ -11,7 +11,7 @@ from typing import Any
 
 from outpace.config import MAX_SEED, SamplingParams
 from outpace.errors import RequestError
-from outpace.server.api_errors import ApiError
+from outpace.server.http.api_errors import ApiError
 from outpace.server.protocol import Asked, MaxK
 from outpace.server.structured import of_format, of_outputs
 

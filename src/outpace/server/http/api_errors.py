@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from outpace.errors import OutpaceError, RequestError
 from outpace.server.engine_client.jobs import BrokenRequest, QueueFull, TooSlow, Unavailable
-from outpace.server.observing import facts_of
+from outpace.server.http.observing import facts_of
 
 
 class ApiError(Exception):

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outpace.server.api_errors import ApiError
+from outpace.server.http.api_errors import ApiError
 
 LARGE = 64 << 10
 """Bytes. Smaller bodies are read as they come: they have no room for many values."""

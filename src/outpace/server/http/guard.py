@@ -8,9 +8,9 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outpace.server.api_errors import ApiError
-from outpace.server.connections import CROWDED
-from outpace.server.observing import facts_of
+from outpace.server.http.api_errors import ApiError
+from outpace.server.http.connections import CROWDED
+from outpace.server.http.observing import facts_of
 
 OPEN = ("/", "/health", "/ready")
 """Answered without a key: the status page holds nothing until it has shown one."""
