@@ -24,9 +24,9 @@ from pydantic import BaseModel
 from outpace.cli import serve
 from outpace.cli.main import build_parser
 from outpace.cli.serve import read_config, start_of
-from outpace.server.conversation import AssistantMessage
+from outpace.server.asking.conversation import AssistantMessage
+from outpace.server.asking.protocol import ChatRequest, CompletionRequest, StreamOptions
 from outpace.server.engine_client.jobs import Unavailable
-from outpace.server.protocol import ChatRequest, CompletionRequest, StreamOptions
 from outpace.server.settings import ServerConfig
 from server.models import make_model
 from server.running import free_port, serving

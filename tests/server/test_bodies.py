@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from outpace.models.text.tokenizer import Tokenizer
+from outpace.server.asking.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
 from outpace.server.http import api_errors, bodies
 from outpace.server.http.api_errors import ApiError
 from outpace.server.http.bodies import LARGE, MAX_NESTED, MAX_TEXTS, MAX_VALUES, BoundedRoute, check_shape
 from outpace.server.http.observing import KEY, Facts
-from outpace.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
 from server.running import Server
 
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from outpace.models.text.tokenizer import Tokenizer
 from outpace.models.text.tokenizer_parts import TokenizerParts
 from outpace.models.text.tool_calls import parse_tool_calls
 from outpace.models.text.tool_formats import FORMATS, HERMES, KIMI, LLAMA3, MISTRAL, ToolFormat
-from outpace.server.call_grammar import CallGrammar
+from outpace.server.asking.call_grammar import CallGrammar
 
 CITY: dict[str, Any] = {
     "type": "object",

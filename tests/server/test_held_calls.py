@@ -18,8 +18,8 @@ import torch
 
 from outpace import SamplingParams
 from outpace.models.text.tool_formats import HERMES, KIMI
+from outpace.server.asking.tools import Called, Offer, params_under
 from outpace.server.http.api_errors import ApiError
-from outpace.server.tools import Called, Offer, params_under
 from server.chain import END, make_chain, make_chain_drafter
 from server.running import Server, serving
 from server.test_structured import SPACES

@@ -14,11 +14,11 @@ from starlette.requests import Request
 from outpace import RequestError, SamplingParams
 from outpace.server import answering, routes
 from outpace.server.answering import Answering
+from outpace.server.asking.protocol import CompletionRequest
 from outpace.server.engine_client import jobs
 from outpace.server.engine_client.jobs import Job, Submission, TooSlow
 from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.http.observing import KEY, Facts
-from outpace.server.protocol import CompletionRequest
 from outpace.server.reading import Reader
 from outpace.server.text.spelling import Spelling, columns, entries
 from outpace.server.wire import Piece, Tally

@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from outpace.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
+from outpace.server.asking.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
 from server.running import Server
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"

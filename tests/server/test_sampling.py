@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from outpace import SamplingParams
+from outpace.server.asking.protocol import ChatRequest, CompletionRequest, Sampling
+from outpace.server.asking.sampling import FIELDS, choices, params_of
 from outpace.server.engine_client.restarts import WINDOW, Restarts
-from outpace.server.protocol import ChatRequest, CompletionRequest, Sampling
-from outpace.server.sampling import FIELDS, choices, params_of
 
 OTHERWISE = {"max_tokens", "logprobs"}
 """Set from fields that chats and completions have under different names."""

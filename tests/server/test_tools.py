@@ -19,9 +19,9 @@ from outpace.errors import ConfigError
 from outpace.models.text.chat_template import ChatTemplate
 from outpace.models.text.past_calls import with_argument_objects
 from outpace.models.text.tool_formats import FORMATS, HERMES
-from outpace.server.conversation import MAX_JSON_BYTES
+from outpace.server.asking.conversation import MAX_JSON_BYTES
+from outpace.server.asking.tools import resolve_format
 from outpace.server.settings import ServerConfig, ToolParser
-from outpace.server.tools import resolve_format
 from server.chain import END, make_chain, make_chain_drafter
 from server.running import Server, serving
 

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from outpace.models.source import locate
 from outpace.server.app import make_app
+from outpace.server.asking.tools import resolve_format
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.restarts import Restarts
 from outpace.server.monitoring import logs
@@ -17,7 +18,6 @@ from outpace.server.monitoring.recent import Recent
 from outpace.server.routes import Backend
 from outpace.server.settings import ServerConfig, api_keys
 from outpace.server.text.texts import Texts
-from outpace.server.tools import resolve_format
 from outpace.server.wire import Start
 
 LOCAL = ("127.0.0.1", "::1", "localhost")

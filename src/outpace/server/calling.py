@@ -7,7 +7,7 @@ import string
 from dataclasses import dataclass
 
 from outpace.models.text.tool_calls import CallArguments, CallEnd, CallStart, Content, ToolCallParser
-from outpace.server.tools import Offer
+from outpace.server.asking.tools import Offer
 
 _LETTERS = string.ascii_letters + string.digits
 

@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from outpace.config import MAX_BAD_WORD, MAX_BIAS, SAMPLING_INTEGERS, SAMPLING_REALS
 from outpace.server import replies
-from outpace.server.sampling import FIELDS
+from outpace.server.asking.sampling import FIELDS
 
 Schema = dict[str, Any]
 JSON, HTML, TEXT, EVENTS = "application/json", "text/html", "text/plain", "text/event-stream"

@@ -11,9 +11,9 @@ from typing import Any
 
 from outpace.config import MAX_SEED, SamplingParams
 from outpace.errors import RequestError
+from outpace.server.asking.protocol import Asked, MaxK
+from outpace.server.asking.structured import of_format, of_outputs
 from outpace.server.http.api_errors import ApiError
-from outpace.server.protocol import Asked, MaxK
-from outpace.server.structured import of_format, of_outputs
 
 DEFAULTS: dict[str, Any] = {"temperature": 1.0}
 """What OpenAI's API means by leaving a field out, where `SamplingParams` means something else."""

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from outpace.models.text.chat_template import MAX_TOOLS
 from outpace.models.text.tool_calls import MAX_CALLS
-from outpace.server.strict import FIRST_ERROR, Name, Strict
+from outpace.server.asking.strict import FIRST_ERROR, Name, Strict
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 256

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from outpace.errors import RequestError
 from outpace.grammar import MAX_CHOICES, Grammar
-from outpace.server.strict import Strict
+from outpace.server.asking.strict import Strict
 
 
 class PlainText(Strict):

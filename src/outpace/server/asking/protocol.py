@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from outpace.config import MAX_BIASES
-from outpace.server.conversation import BoundedJson, Messages, ToolChoice, Tools
-from outpace.server.neutral import Neutral, NeutralStream
-from outpace.server.strict import FIRST_ERROR, Name, Strict, check_size
-from outpace.server.structured import ResponseFormat, StructuredOutputs
+from outpace.server.asking.conversation import BoundedJson, Messages, ToolChoice, Tools
+from outpace.server.asking.neutral import Neutral, NeutralStream
+from outpace.server.asking.strict import FIRST_ERROR, Name, Strict, check_size
+from outpace.server.asking.structured import ResponseFormat, StructuredOutputs
 
 MAX_CHOICES = 128
 """Answers of one request: choices times prompts."""

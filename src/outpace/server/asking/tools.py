@@ -18,10 +18,10 @@ from outpace.errors import ConfigError, RequestError
 from outpace.models.text.tool_calls import MAX_CALLS
 from outpace.models.text.tool_formats import FORMATS, ToolFormat, tool_format
 from outpace.schema_keywords import check_schema
-from outpace.server.call_grammar import CallGrammar, SpecialId, place_of_line
-from outpace.server.conversation import ChosenTool, Tool
+from outpace.server.asking.call_grammar import CallGrammar, SpecialId, place_of_line
+from outpace.server.asking.conversation import ChosenTool, Tool
+from outpace.server.asking.protocol import ChatRequest
 from outpace.server.http.api_errors import ApiError
-from outpace.server.protocol import ChatRequest
 
 ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from outpace.server.strict import Name, Strict
+from outpace.server.asking.strict import Name, Strict
 
 MAX_LABELS = 16
 Label = Annotated[str, Field(max_length=64)]
