@@ -12,14 +12,15 @@ import pytest
 from starlette.requests import Request
 
 from outpace import RequestError, SamplingParams
-from outpace.server import answering, routes
-from outpace.server.answering import Answering
+from outpace.server import routes
+from outpace.server.answering import response
+from outpace.server.answering.formats import ChatFormat, CompletionFormat, Envelope, Format
+from outpace.server.answering.reading import Reader
+from outpace.server.answering.response import Answering
 from outpace.server.asking.protocol import CompletionRequest
 from outpace.server.engine_client import jobs
 from outpace.server.engine_client.jobs import Job, Submission, TooSlow
-from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.http.observing import KEY, Facts
-from outpace.server.reading import Reader
 from outpace.server.text.spelling import Spelling, columns, entries
 from outpace.server.wire import Piece, Tally
 from outpace.types import TokenLogprobs
@@ -138,7 +139,7 @@ def made(asked: Submission, form: Format, **changes: object) -> Answering:
 
 
 def test_a_whole_answer_with_too_many_log_probabilities_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "MAX_LOGPROBS", 8)
+    monkeypatch.setattr(response, "MAX_LOGPROBS", 8)
 
     async def work() -> None:
         asked = submission(logprobs=2)

@@ -17,7 +17,10 @@ from outpace.config import SamplingParams
 from outpace.engine.limits import Limits
 from outpace.errors import RequestError
 from outpace.models.text.tool_formats import ToolFormat
-from outpace.server.answering import Answering, whole
+from outpace.server.answering.calling import Calling
+from outpace.server.answering.formats import ChatFormat, CompletionFormat, Envelope, Format
+from outpace.server.answering.reading import Reader
+from outpace.server.answering.response import Answering, whole
 from outpace.server.asking.conversation import ChatMessage
 from outpace.server.asking.protocol import (
     MAX_CHOICES,
@@ -30,16 +33,13 @@ from outpace.server.asking.protocol import (
 )
 from outpace.server.asking.sampling import choices, params_of, refused
 from outpace.server.asking.tools import Offer, blamed, offer_of, params_under
-from outpace.server.calling import Calling
 from outpace.server.engine_client.client import EngineClient
-from outpace.server.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.http.api_errors import ApiError
 from outpace.server.http.bodies import BoundedRoute
 from outpace.server.http.observing import facts_of
 from outpace.server.monitoring.metrics import Metrics
 from outpace.server.monitoring.recent import Recent
 from outpace.server.page import status_page
-from outpace.server.reading import Reader
 from outpace.server.text.texts import Texts
 
 STATE_FIELDS = ("pages", "k", "why", "break_even", "break_even_k", "control", "graphs", "phases", "preempted")

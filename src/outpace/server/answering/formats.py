@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from outpace.server.calling import CallPart
+from outpace.server.answering.calling import CallPart
 from outpace.server.engine_client.jobs import Job
 from outpace.server.engine_client.totals import by_place
 from outpace.server.text.spelling import Entry, columns

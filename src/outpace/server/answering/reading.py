@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from outpace.server.calling import Calling
+from outpace.server.answering.calling import Calling
+from outpace.server.answering.formats import Written
 from outpace.server.engine_client.jobs import Job
-from outpace.server.formats import Written
 from outpace.server.text.spelling import Entry, Spell, entries
 from outpace.server.wire import Piece
 from outpace.types import TokenLogprobs

@@ -13,12 +13,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from outpace.errors import OutpaceError, RequestError
+from outpace.server.answering.formats import Counted, Envelope, Written, usage
+from outpace.server.answering.reading import Reader
 from outpace.server.engine_client.jobs import Job, Submission
-from outpace.server.formats import Counted, Envelope, Written, usage
 from outpace.server.http import api_errors
 from outpace.server.http.api_errors import ApiError
 from outpace.server.http.observing import facts_of
-from outpace.server.reading import Reader
 from outpace.server.wire import Piece
 
 CLIENT_GONE = 499
