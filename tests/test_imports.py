@@ -27,6 +27,7 @@ LAYERS = (
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
+# The same within the two folders that hold many.
 LAB = (
     ("written", "intervals", "limits", "shapes", "logs", "anatomy", "workload", "breakeven", "wirings"),
     ("timing",),
@@ -35,8 +36,22 @@ LAB = (
     ("doctor", "nccl_sweep"),
     ("experiments", "report"),
 )
-"""The same within the lab, whose folders are many."""
-LAB_LEVEL = {name: level for level, names in enumerate(LAB) for name in names}
+SERVER = (
+    ("wire",),
+    ("engine_client", "engine_process"),
+    ("settings", "text", "monitoring"),
+    ("http",),
+    ("asking",),
+    ("answering",),
+    ("api",),
+    ("assembly",),
+    ("run", "replica"),
+)
+"""Two processes: the engine's has the wire alone of the server."""
+PARTS = {
+    folder: {name: level for level, names in enumerate(layers) for name in names}
+    for folder, layers in {"lab": LAB, "server": SERVER}.items()
+}
 
 PUBLIC_API = "__init__"
 """`from outpace import LLM` stands for the engine's public side, and only what lies above the engine may say it."""
@@ -110,22 +125,27 @@ def test_imports_go_one_way(path: Path) -> None:
     assert not wrong, wrong
 
 
-def lab_part(path: str) -> str | None:
-    """The part of the lab that a file or a module name belongs to; None outside, and for the lab's own docstring."""
-    parts = path.removesuffix(".py").replace("/", ".").split(".")
-    return parts[1] if parts[0] == "lab" and len(parts) > 1 and parts[1] != "__init__" else None
+def part(path: str) -> tuple[str, str] | None:
+    """The folder of `PARTS` and its part that a file or a module name lies in; None elsewhere, and for a docstring."""
+    names = path.removesuffix(".py").replace("/", ".").split(".")
+    return (names[0], names[1]) if names[0] in PARTS and len(names) > 1 and names[1] != "__init__" else None
 
 
-def test_the_labs_folders_build_on_each_other_one_way(path: Path) -> None:
-    own = lab_part(str(path.relative_to(PACKAGE)))
+def below(importer: tuple[str, str], target: tuple[str, str]) -> bool:
+    """Whether a part may import another one of its folder."""
+    levels = PARTS[importer[0]]
+    return importer == target or levels[importer[1]] > levels[target[1]]
+
+
+def test_parts_of_a_folder_build_on_each_other_one_way(path: Path) -> None:
+    own = part(str(path.relative_to(PACKAGE)))
     if own is None:
         return
-    assert own in LAB_LEVEL, f"lab/{own} is missing from LAB"
+    assert own[1] in PARTS[own[0]], f"{'/'.join(own)} is missing from {own[0].upper()}"
     wrong = [
-        f"line {line}: lab/{own} may not import {name}"
+        f"line {line}: {'/'.join(own)} may not import {name}"
         for line, name in runtime_imports(ast.parse(path.read_text(encoding="utf-8")))
-        if (part := lab_part(name.removeprefix("outpace."))) not in (None, own)
-        and LAB_LEVEL[own] <= LAB_LEVEL[str(part)]
+        if (other := part(name.removeprefix("outpace."))) is not None and other[0] == own[0] and not below(own, other)
     ]
     assert not wrong, wrong
 
@@ -184,3 +204,24 @@ def test_a_file_is_read_in_one_sitting(path: Path) -> None:
 )
 def test_the_rule_itself(importer: str, target: str, verdict: bool) -> None:
     assert allowed(importer, target) is verdict
+
+
+@pytest.mark.parametrize(
+    ("folder", "importer", "target", "verdict"),
+    [
+        ("lab", "doctor", "timing", True),
+        ("lab", "bench", "profile", False),
+        ("server", "api", "asking", True),
+        ("server", "http", "asking", False),
+        ("server", "engine_client", "engine_process", False),
+        ("server", "engine_process", "wire", True),
+    ],
+)
+def test_the_rule_of_parts(folder: str, importer: str, target: str, verdict: bool) -> None:
+    assert below((folder, importer), (folder, target)) is verdict
+
+
+def test_parts_are_told_from_paths_and_names() -> None:
+    assert part("server/http/guard.py") == part("server.http.guard.Guard") == ("server", "http")
+    assert part("server/run.py") == part("server.run.serve") == ("server", "run")
+    assert part("server/__init__.py") is part("engine/llm.py") is part("server") is None

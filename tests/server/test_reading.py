@@ -12,11 +12,11 @@ import pytest
 from starlette.requests import Request
 
 from outpace import RequestError, SamplingParams
-from outpace.server import routes
 from outpace.server.answering import response
 from outpace.server.answering.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.answering.reading import Reader
 from outpace.server.answering.response import Answering
+from outpace.server.api import routes
 from outpace.server.asking.protocol import CompletionRequest
 from outpace.server.engine_client import jobs
 from outpace.server.engine_client.jobs import Job, Submission, TooSlow

@@ -8,14 +8,14 @@ from time import time
 from starlette.types import ASGIApp
 
 from outpace.models.source import locate
-from outpace.server.app import make_app
+from outpace.server.api.app import make_app
+from outpace.server.api.routes import Backend
 from outpace.server.asking.tools import resolve_format
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.restarts import Restarts
 from outpace.server.monitoring import logs
 from outpace.server.monitoring.metrics import Metrics
 from outpace.server.monitoring.recent import Recent
-from outpace.server.routes import Backend
 from outpace.server.settings import ServerConfig, api_keys
 from outpace.server.text.texts import Texts
 from outpace.server.wire import Start

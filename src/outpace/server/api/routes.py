@@ -21,6 +21,7 @@ from outpace.server.answering.calling import Calling
 from outpace.server.answering.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.answering.reading import Reader
 from outpace.server.answering.response import Answering, whole
+from outpace.server.api.page import status_page
 from outpace.server.asking.conversation import ChatMessage
 from outpace.server.asking.protocol import (
     MAX_CHOICES,
@@ -39,7 +40,6 @@ from outpace.server.http.bodies import BoundedRoute
 from outpace.server.http.observing import facts_of
 from outpace.server.monitoring.metrics import Metrics
 from outpace.server.monitoring.recent import Recent
-from outpace.server.page import status_page
 from outpace.server.text.texts import Texts
 
 STATE_FIELDS = ("pages", "k", "why", "break_even", "break_even_k", "control", "graphs", "phases", "preempted")

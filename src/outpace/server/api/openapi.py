@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from outpace.config import MAX_BAD_WORD, MAX_BIAS, SAMPLING_INTEGERS, SAMPLING_REALS
-from outpace.server import replies
+from outpace.server.api import replies
 from outpace.server.asking.sampling import FIELDS
 
 Schema = dict[str, Any]

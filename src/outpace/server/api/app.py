@@ -9,11 +9,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import outpace
-from outpace.server import openapi
+from outpace.server.api import openapi
+from outpace.server.api.routes import Backend, router
 from outpace.server.http import api_errors
 from outpace.server.http.guard import Guard
 from outpace.server.http.observing import Observing
-from outpace.server.routes import Backend, router
 
 PATHS = frozenset(
     {
