@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import SimpleNamespace
 from typing import ClassVar
 
 import msgspec
@@ -16,7 +15,8 @@ from outpace.server.answering import response
 from outpace.server.answering.formats import ChatFormat, CompletionFormat, Envelope, Format
 from outpace.server.answering.reading import Reader
 from outpace.server.answering.response import Answering
-from outpace.server.api import routes
+from outpace.server.api.answer import answer
+from outpace.server.api.backend import Backend
 from outpace.server.asking.protocol import CompletionRequest
 from outpace.server.engine_client import jobs
 from outpace.server.engine_client.jobs import Job, Submission, TooSlow
@@ -190,7 +190,17 @@ def test_an_echo_is_spelled_before_anything_runs() -> None:
             order.append("submit")
 
     asked = CompletionRequest(model="tiny", prompt=[1, 2], echo=True)
-    backend = SimpleNamespace(texts=Texts(), client=Client(), name="tiny", request_timeout=1.0)
+    backend = Backend(
+        client=Client(),  # type: ignore[arg-type]
+        texts=Texts(),  # type: ignore[arg-type]
+        metrics=None,  # type: ignore[arg-type]
+        recent=None,  # type: ignore[arg-type]
+        name="tiny",
+        tool_form=None,
+        request_timeout=1.0,
+        settings={},
+        created=0,
+    )
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(routes._answer(backend, Request({"type": "http"}), asked, [[1, 2]], CompletionFormat()))  # type: ignore[arg-type]
+        asyncio.run(answer(backend, Request({"type": "http"}), asked, [[1, 2]], CompletionFormat()))
     assert order == ["text"]

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from outpace.models.source import locate
 from outpace.server.api.app import make_app
-from outpace.server.api.routes import Backend
+from outpace.server.api.backend import Backend
 from outpace.server.asking.tools import resolve_format
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.restarts import Restarts

@@ -10,7 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import outpace
 from outpace.server.api import openapi
-from outpace.server.api.routes import Backend, router
+from outpace.server.api.backend import Backend
+from outpace.server.api.routes import router
 from outpace.server.http import api_errors
 from outpace.server.http.guard import Guard
 from outpace.server.http.observing import Observing
