@@ -31,9 +31,9 @@ from outpace.models.registry import load_target
 from outpace.models.source import locate
 from outpace.server.engine_client.totals import Totals
 from outpace.server.monitoring.reporting import DOUBT_AFTER, wiring_doubt
+from server.asking.test_structured import SPACES
 from server.chain import END, WIDTH, make_chain, make_chain_drafter
 from server.running import Server, serving, until
-from server.test_structured import SPACES
 
 TEXT = "abcdefgh日ijk😀lmnop. "
 ENDING = ["Q", "R", "S", "T", "U", "V", "W", END]

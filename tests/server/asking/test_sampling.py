@@ -10,7 +10,6 @@ import pytest
 from outpace import SamplingParams
 from outpace.server.asking.protocol import ChatRequest, CompletionRequest, Sampling
 from outpace.server.asking.sampling import FIELDS, choices, params_of
-from outpace.server.engine_client.restarts import WINDOW, Restarts
 
 OTHERWISE = {"max_tokens", "logprobs"}
 """Set from fields that chats and completions have under different names."""
@@ -62,14 +61,3 @@ def test_seeds_of_choices() -> None:
     assert seeded == [params.seed for params in choices(SamplingParams(seed=5), 50)]
     drawn = [params.seed for params in choices(SamplingParams(), 50)]
     assert None not in drawn and len(set(drawn)) == 50
-
-
-def test_restarts_come_slower_and_end() -> None:
-    now = [0.0]
-    restarts = Restarts(3, clock=lambda: now[0])
-    assert [restarts.after_death(served=True) for _ in range(4)] == [0.2, 0.4, 0.8, None]
-    now[0] = WINDOW + 1
-    assert restarts.after_death(served=True) == 0.2
-    assert Restarts(0).after_death(served=True) is None
-    many = Restarts(100)
-    assert max(filter(None, (many.after_death(served=True) for _ in range(50)))) == 30.0

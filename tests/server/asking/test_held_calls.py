@@ -20,10 +20,10 @@ from outpace import SamplingParams
 from outpace.models.text.tool_formats import HERMES, KIMI
 from outpace.server.asking.tools import Called, Offer, params_under
 from outpace.server.http.api_errors import ApiError
+from server.asking.test_structured import SPACES
+from server.asking.test_tools import TAGS, TEMPLATE, streamed
 from server.chain import END, make_chain, make_chain_drafter
 from server.running import Server, serving
-from server.test_structured import SPACES
-from server.test_tools import TAGS, TEMPLATE, streamed
 
 CHAINS = (
     ["?", "Let me see.\n", TAGS[0], '\n{"name": "weather", ', '"arguments": ', '{"city": ', '"Bonn"', ', "days": 9}']
