@@ -131,7 +131,7 @@ def part(path: str) -> tuple[str, str] | None:
     return (names[0], names[1]) if names[0] in PARTS and len(names) > 1 and names[1] != "__init__" else None
 
 
-def below(importer: tuple[str, str], target: tuple[str, str]) -> bool:
+def builds_on(importer: tuple[str, str], target: tuple[str, str]) -> bool:
     """Whether a part may import another one of its folder."""
     levels = PARTS[importer[0]]
     return importer == target or levels[importer[1]] > levels[target[1]]
@@ -145,7 +145,9 @@ def test_parts_of_a_folder_build_on_each_other_one_way(path: Path) -> None:
     wrong = [
         f"line {line}: {'/'.join(own)} may not import {name}"
         for line, name in runtime_imports(ast.parse(path.read_text(encoding="utf-8")))
-        if (other := part(name.removeprefix("outpace."))) is not None and other[0] == own[0] and not below(own, other)
+        if (other := part(name.removeprefix("outpace."))) is not None
+        and other[0] == own[0]
+        and not builds_on(own, other)
     ]
     assert not wrong, wrong
 
@@ -218,7 +220,7 @@ def test_the_rule_itself(importer: str, target: str, verdict: bool) -> None:
     ],
 )
 def test_the_rule_of_parts(folder: str, importer: str, target: str, verdict: bool) -> None:
-    assert below((folder, importer), (folder, target)) is verdict
+    assert builds_on((folder, importer), (folder, target)) is verdict
 
 
 def test_parts_are_told_from_paths_and_names() -> None:
