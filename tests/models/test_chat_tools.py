@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerFast
 from models.byte_pieces import byte_tokenizer
 from models.chat_templates import CHATML, LLAMA3, MISTRAL, QWEN3
 from models.tool_templates import LLAMA31_TOOLS, QWEN3_TOOLS, TOOL_TEMPLATES
+from models.whole_calls import ToolCall, parse_tool_calls
 from outpace.errors import RequestError
 from outpace.models.text.chat_limits import Budget
 from outpace.models.text.chat_template import MAX_TOOLS, ChatTemplate
 from outpace.models.text.past_calls import with_numbered_ids
-from outpace.models.text.tool_calls import ToolCall, parse_tool_calls
 from outpace.models.text.tool_formats import tool_format
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from models.chat_templates import CHATML, QWEN3
 from models.chat_templates import LLAMA3 as LLAMA3_TEMPLATE
 from models.tool_templates import HERMES_TOOLS, KIMI_TOOLS, LLAMA31_TOOLS, MISTRAL_TOOLS, QWEN3_TOOLS, QWEN25_TOOLS
+from models.whole_calls import ToolCall, calls_of, parse_tool_calls
 from outpace.models.text.json_scan import MAX_DEPTH, JsonScanner
 from outpace.models.text.tool_calls import (
     MAX_CALL_CHARACTERS,
@@ -22,10 +23,8 @@ from outpace.models.text.tool_calls import (
     CallEnd,
     CallStart,
     Content,
-    ToolCall,
     ToolCallParser,
     ToolEvent,
-    parse_tool_calls,
 )
 from outpace.models.text.tool_formats import FORMATS, HERMES, KIMI, LLAMA3, MISTRAL, ToolFormat, tool_format
 
@@ -152,13 +151,6 @@ def told(pieces: Sequence[str], form: ToolFormat, **options: Any) -> list[ToolEv
     parser = ToolCallParser(form, **options)
     events = [event for piece in pieces for event in parser.push(piece)]
     return merged(events + parser.finish())
-
-
-def calls_of(events: Sequence[ToolEvent]) -> tuple[str, tuple[ToolCall, ...]]:
-    names = {event.index: event.name for event in events if isinstance(event, CallStart)}
-    arguments = {event.index: event.text for event in events if isinstance(event, CallArguments)}
-    content = "".join(event.text for event in events if isinstance(event, Content))
-    return content, tuple(ToolCall(names[index], arguments[index]) for index in names)
 
 
 @pytest.mark.parametrize(("form", "text", "content", "calls"), WELL_FORMED)

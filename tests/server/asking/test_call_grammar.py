@@ -10,12 +10,12 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from models.whole_calls import parse_tool_calls
 from outpace.engine.grammars.compiler import Compiler
 from outpace.errors import RequestError
 from outpace.grammar import Grammar
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.models.text.tokenizer_parts import TokenizerParts
-from outpace.models.text.tool_calls import parse_tool_calls
 from outpace.models.text.tool_formats import FORMATS, HERMES, KIMI, LLAMA3, MISTRAL, ToolFormat
 from outpace.server.asking.call_grammar import CallGrammar
 

@@ -57,14 +57,6 @@ class CallEnd:
 ToolEvent = Content | CallStart | CallArguments | CallEnd
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A whole call; `arguments` is a JSON object."""
-
-    name: str
-    arguments: str
-
-
 class ToolCallParser:
     """One answer's text in, events out.
 
@@ -217,15 +209,3 @@ class ToolCallParser:
     def _told_events(self) -> list[ToolEvent]:
         events, self._events = self._events, []
         return events
-
-
-def parse_tool_calls(
-    text: str, form: ToolFormat, names: Collection[str] | None = None
-) -> tuple[str, tuple[ToolCall, ...]]:
-    """A whole answer's content and its calls; what is no well-formed call stays in the content."""
-    parser = ToolCallParser(form, names, early=False)
-    events = parser.push(text) + parser.finish()
-    content = "".join(event.text for event in events if isinstance(event, Content))
-    called = [event.name for event in events if isinstance(event, CallStart)]
-    arguments = [event.text for event in events if isinstance(event, CallArguments)]
-    return content, tuple(map(ToolCall, called, arguments))
