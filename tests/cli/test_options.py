@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -9,6 +11,7 @@ from cli.fakes import FakeLLM
 from outpace import EngineConfig, SamplingParams
 from outpace.cli import options
 from outpace.cli.main import COMMANDS, main
+from outpace.grammar import Grammar, Kind
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -26,8 +29,50 @@ def test_every_setting_has_a_flag(settings: type) -> None:
     options.add_sampling_flags(parser)
     flags = parser.format_help()
     for field in dataclasses.fields(settings):
-        assert (f"--{field.name.replace('_', '-')}" in flags) == (field.name not in options.FOR_PROGRAMS)
+        has_flag = field.name not in (*options.FOR_PROGRAMS, options.GRAMMAR)
+        assert (f"--{field.name.replace('_', '-')}" in flags) == has_flag
     assert shown["k"] == 3
+
+
+def test_each_kind_of_grammar_has_a_flag(tmp_path: Path) -> None:
+    schema, rules = tmp_path / "schema.json", tmp_path / "rules.txt"
+    schema.write_text('{"type": "object"}')
+    rules.write_text('root ::= "a" root | "b"')
+    wanted = {
+        ("--json-schema", str(schema)): Grammar.json_object(),
+        ("--regex", "[0-9]+"): Grammar.regex("[0-9]+"),
+        ("--choice", "yes", "--choice", "no"): Grammar.choice(["yes", "no"]),
+        ("--ebnf", str(rules)): Grammar.ebnf(rules.read_text()),
+    }
+    assert {grammar.kind for grammar in wanted.values()} == set(get_args(Kind))
+    for words, grammar in wanted.items():
+        assert options.sampling(parse(*words)).grammar == grammar
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--json-schema", "nowhere.json"), "argument --json-schema: cannot read nowhere.json: No such file"),
+        (("--regex", ""), "argument --regex: grammar is ''"),
+        (("--choice", ""), "argument --choice: a choice must be a text"),
+        (("--regex", "a", "--choice", "b"), "argument --choice: not allowed with argument --regex"),
+    ],
+)
+def test_a_wrong_grammar_is_refused_by_its_flag(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(*words)
+    assert says in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_schema_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, held in enumerate((b"\xff", b"no JSON", b'{"type": "object", "not": {}}')):
+        file = tmp_path / str(number)
+        file.write_bytes(held)
+        with pytest.raises(SystemExit):
+            parse("--json-schema", str(file))
+        assert "argument --json-schema: " in capsys.readouterr().err
 
 
 def test_nothing_given_is_nothing_passed_on() -> None:

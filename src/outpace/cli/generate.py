@@ -21,6 +21,8 @@ examples:
   outpace generate smollm2 "Why is the sky blue?"
   outpace generate smollm2 --raw "Once upon a time" --max-tokens 100 --temperature 0.8 --seed 1
   outpace generate smollm2 --raw "Q: What is 2+2? A:" --stop "Q:" --stop $'\\n\\n'
+  outpace generate smollm2 "Is the sky blue?" --choice yes --choice no
+  outpace generate smollm2 "Name a city." --json-schema city.json
   echo "Summarise: ..." | outpace generate smollm2 -
   outpace generate ./my-model "Hello" --drafter ./my-drafter --k 5 --dtype bfloat16
   outpace generate ./no-tokenizer --ids "1 15043 29892" --json

@@ -13,7 +13,7 @@ import inspect
 import os
 import re
 import textwrap
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
@@ -21,13 +21,16 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import outpace
 from outpace import EngineConfig, SamplingParams
-from outpace.errors import ConfigError
+from outpace.errors import ConfigError, RequestError
+from outpace.grammar import Grammar
 
 MODEL_HELP = "a directory, a .gguf file, a hub id such as org/name, or the alias smollm2"
 SHORT_NAMES = {"tensor_parallel": ("--tp",)}
 """Names that engines of this field have in common."""
 FOR_PROGRAMS = ("logit_bias", "bad_words", "logprobs", "prompt_logprobs")
 """Token ids in a form that nobody types, and answers that no command prints."""
+GRAMMAR = "grammar"
+"""The field that has a flag for each kind of grammar."""
 
 
 def new_parser(subparsers: Any, name: str, summary: str, description: str) -> argparse.ArgumentParser:
@@ -96,8 +99,19 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model: str | None = None
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
-    """Every field of `SamplingParams` but those for programs."""
-    add_fields(parser.add_argument_group("sampling"), SamplingParams, skip=FOR_PROGRAMS)
+    """Every field of `SamplingParams` but those for programs; for the grammar, a flag for each kind."""
+    add_fields(parser.add_argument_group("sampling"), SamplingParams, skip=(*FOR_PROGRAMS, GRAMMAR))
+    kinds = parser.add_argument_group("what the answer is written in, one of").add_mutually_exclusive_group()
+
+    def add(flag: str, metavar: str, summary: str, **more: Any) -> None:
+        kinds.add_argument(flag, dest=GRAMMAR, default=argparse.SUPPRESS, metavar=metavar, help=summary, **more)
+
+    add("--json-schema", "FILE", "JSON that the schema in FILE admits", type=_read_as(Grammar.json_schema))
+    add("--regex", "PATTERN", "a text that a regular expression matches as a whole", type=_checked(Grammar.regex))
+    add("--choice", "TEXT", "one of some texts; once for each", type=_nonempty, action="append")
+    add(
+        "--ebnf", "FILE", "rules in FILE: EBNF with a rule root, or Lark with a rule start", type=_read_as(Grammar.ebnf)
+    )
 
 
 def load_llm(args: argparse.Namespace, **changes: Any) -> outpace.LLM:
@@ -128,7 +142,10 @@ def refuse_ranks(args: argparse.Namespace, command: str) -> None:
 
 def sampling(args: argparse.Namespace) -> SamplingParams:
     """The parameters that the flags of `add_sampling_flags` describe."""
-    return SamplingParams(**given(args, SamplingParams))
+    fields = given(args, SamplingParams)
+    if isinstance(fields.get(GRAMMAR), tuple):  # texts, given one by one
+        fields[GRAMMAR] = Grammar.choice(fields[GRAMMAR])
+    return SamplingParams(**fields)
 
 
 def add_fields(group: argparse._ArgumentGroup, settings: type, *, skip: Collection[str] = ()) -> None:
@@ -192,4 +209,36 @@ def _parsing(kind: Any) -> dict[str, Any]:
         if part is str:  # one a flag: texts may begin with a dash, and must not swallow what follows
             return {"action": "append", "metavar": "TEXT"}
         return {"type": part, "nargs": "+", "metavar": "N"}
-    return {"type": kind, "metavar": {int: "N", float: "X"}.get(kind, "TEXT")}
+    return {"type": kind, "metavar": {int: "N", float: "X", str: "TEXT"}[kind]}
+
+
+def _checked(make: Callable[[str], Grammar]) -> Callable[[str], Grammar]:
+    """For argparse, which names the flag before what is wrong."""
+
+    def parse(text: str) -> Grammar:
+        try:
+            return make(text)
+        except RequestError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def _read_as(make: Callable[[str], Grammar]) -> Callable[[str], Grammar]:
+    """The same of what a file holds."""
+
+    def parse(name: str) -> Grammar:
+        try:
+            return _checked(make)(Path(name).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise argparse.ArgumentTypeError(f"cannot read {name}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise argparse.ArgumentTypeError(f"{name} is no UTF-8 text") from None
+
+    return parse
+
+
+def _nonempty(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("a choice must be a text that is not empty")
+    return text
