@@ -42,7 +42,7 @@ from outpace.lab.timing.collectives import time_sums
 from outpace.lab.timing.decoding import noise_pair
 from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
 from outpace.models.exchange import open_exchange
-from outpace.models.sums import settle
+from outpace.models.sums import with_sums
 
 MIN_ROUNDS = 6
 """Of the sums: fewer give no interval of 95%."""
@@ -103,7 +103,7 @@ def _run(args: argparse.Namespace) -> None:
     say = bench_line.say if group.rank == 0 else lambda text: None
     hidden = SHAPES[args.shape]().hidden_size
     sums = _sums(args, group, device, hidden, dtype, say)
-    group = settle(group, device)
+    group = with_sums(group, device)
     say(f"who gathers: {dict(group.sums)}")
     if args.only_sums:
         facts = {"ranks": group.size, "backend": dist.get_backend(), "nccl": _nccl(), "gathering": dict(group.sums)}
