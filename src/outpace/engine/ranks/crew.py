@@ -27,7 +27,7 @@ from outpace.distributed.group import Calls
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.workers import Worker
 from outpace.engine.ranks import orders
-from outpace.engine.ranks.failures import Failures
+from outpace.engine.ranks.failures import Failures, is_fatal
 from outpace.engine.ranks.likeness import unlike_versions, versions
 from outpace.engine.ranks.orders import Answer, Order
 from outpace.errors import EngineError
@@ -202,7 +202,7 @@ class Crew:
             try:
                 yield
             except Exception as error:
-                if self.calls.begun != self.calls.ended or isinstance(error, EngineError):
+                if is_fatal(error, self.calls):
                     raise
                 if why := self._failures.why_alone():
                     raise self._explained(error, f"; {why}") from error

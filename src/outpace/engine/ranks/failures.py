@@ -12,13 +12,20 @@ import time
 from collections.abc import Callable
 from threading import Event
 
+from outpace.distributed.group import Calls
 from outpace.engine.ranks.orders import Raised
+from outpace.errors import EngineError
 
 SECONDS_TO_AGREE = 10.0
 """How long ranks that raise may do so after one another."""
 _LOOK_S = 0.02
 
 Place = tuple[int, int]
+
+
+def is_fatal(error: Exception, calls: Calls) -> bool:
+    """Whether what a forward raised ends its rank, whatever the others did: it has no place, or is the group's end."""
+    return calls.begun != calls.ended or isinstance(error, EngineError)
 
 
 class Failures:

@@ -32,11 +32,12 @@ from outpace.engine.memory import free_bytes
 from outpace.engine.parts import load_parts
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.checksum import Checksum
+from outpace.engine.ranks.failures import is_fatal
 from outpace.engine.ranks.likeness import digests, versions
 from outpace.engine.ranks.orders import Order
 from outpace.engine.runner import Runner
 from outpace.engine.warm_up import compile_common
-from outpace.errors import EngineError, OutpaceError
+from outpace.errors import OutpaceError
 from outpace.models.source import locate
 from outpace.models.sums import with_sums
 from outpace.speculation.pair import Pair
@@ -187,7 +188,7 @@ class _Forwards:
         try:
             ticket = self._runner.enqueue(plan, masks)
         except Exception as error:
-            if calls.begun != calls.ended or isinstance(error, EngineError):
+            if is_fatal(error, calls):
                 raise
             message = _said(error)
             self._pipe.send(orders.Raised(num_forwards=self._num, num_collectives=calls.begun, message=message))

@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.join import joined
 
 BLOCK = 1024
 """Elements of a program: 16 bytes a thread and two-byte element."""
@@ -51,15 +52,6 @@ def peers(address_ptr, rank, FLAGS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.
     there = ranks < SIZE
     flag_ptrs = (tl.load(address_ptr + ranks, mask=there, other=0) + FLAGS).to(tl.pointer_type(tl.int32))
     return there, flag_ptrs, tl.load(address_ptr + rank)
-
-
-@triton.jit
-def joined(part_ptr, place, real, stride, PARTS: tl.constexpr):
-    """This rank's part, or the sum of its summands in order."""
-    total = tl.load(part_ptr + place, mask=real, other=0.0)
-    for part in tl.static_range(1, PARTS):
-        total += tl.load(part_ptr + part * stride.to(tl.int64) + place, mask=real, other=0.0)
-    return total
 
 
 @triton.jit

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from outpace.kernels.gpu import exchange
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.exchange import POLLS, WIDEST, flag_bytes, joined, meet, peers
+from outpace.kernels.gpu.exchange import POLLS, WIDEST, flag_bytes, meet, peers
+from outpace.kernels.gpu.join import joined
 
 ROWS = 64
 """Most rows."""

@@ -16,14 +16,21 @@ _BLOCK = 1024
 
 
 @triton.jit
+def joined(part_ptr, place, real, stride, PARTS: tl.constexpr):
+    """A part, or the sum of its summands in order, which lie `stride` elements apart."""
+    total = tl.load(part_ptr + place, mask=real, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(part_ptr + part * stride.to(tl.int64) + place, mask=real, other=0.0)
+    return total
+
+
+@triton.jit
 def _join(part_ptr, out_ptr, num_elements, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     launch_next(PDL)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     real = place < num_elements
     wait(PDL)
-    total = tl.load(part_ptr + place, mask=real, other=0.0)
-    for part in tl.static_range(1, PARTS):
-        total += tl.load(part_ptr + part * num_elements.to(tl.int64) + place, mask=real, other=0.0)
+    total = joined(part_ptr, place, real, num_elements, PARTS)
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=real)
 
 
