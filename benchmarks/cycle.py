@@ -29,6 +29,7 @@ from outpace.lab.timing import bench_line
 from outpace.lab.timing.bench_line import Cell, cells_of
 from outpace.lab.timing.decoding import Decoder, noise_pair
 from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.written import significant
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 
@@ -144,9 +145,9 @@ def _report(cell: Cell, seen: Sequence[Seen], plain: Sequence[Seen], limits: Lim
         "cycle_ms": spread_ms(served),
         "device_ms": spread_ms([s.device_s for s in seen]),
         "parts_ms": {name: spread_ms(values) for name, values in parts.items()},
-        "limit_ms": round(1e3 * limit, 4),
+        "limit_ms": significant(1e3 * limit),
         "context_read": read,
-        "fraction_of_limit": round(limit / median(served), 4),
+        "fraction_of_limit": significant(limit / median(served)),
         "cycle_over_plain": ratio_as_dict(paired_ratio(served, steps)),
         "verify_over_plain": ratio_as_dict(
             paired_ratio([s.phases["verify"] for s in seen], [s.phases["verify"] for s in plain])

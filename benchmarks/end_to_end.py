@@ -27,6 +27,7 @@ from outpace.lab.timing.decoding import Decoder, noise_pair
 from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict
 from outpace.lab.timing.samples import Sample, speed_ratio, total_tok_s
 from outpace.lab.workload.eval_sets import SETS, load
+from outpace.lab.written import significant
 
 PLAIN, SPECULATIVE = "plain", "speculative"
 
@@ -53,10 +54,10 @@ def _row(num_rows: int, speeds: dict[str, float], speedup: Interval, accept_leng
     """One batch size's figures."""
     return {
         "batch": num_rows,
-        "tok_s": {name: round(speed, 2) for name, speed in speeds.items()},
+        "tok_s": {name: significant(speed) for name, speed in speeds.items()},
         "speedup": ratio_as_dict(speedup),
-        "accept_length": round(accept_length, 4),
-        "efficiency": round(speedup.value / accept_length, 4),
+        "accept_length": significant(accept_length),
+        "efficiency": significant(speedup.value / accept_length),
     }
 
 

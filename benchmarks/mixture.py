@@ -39,6 +39,7 @@ from outpace.lab.timing import bench_line
 from outpace.lab.timing.decoding import noise_pair
 from outpace.lab.timing.replay import Timed
 from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.written import significant
 
 Run = Callable[[], object]
 
@@ -159,9 +160,9 @@ def _cell(
     limit_s = num_bytes / copy_bytes_s
     cell: dict[str, Any] = {
         "k": k,
-        "experts_touched_a_layer": round(touched / len(forward.drawn.experts_LTC), 2),
+        "experts_touched_a_layer": significant(touched / len(forward.drawn.experts_LTC)),
         "bytes": round(num_bytes),
-        "limit_ms": round(1e3 * limit_s, 4),
+        "limit_ms": significant(1e3 * limit_s),
     }
     for how in ("graph", "eager"):
         if (times := measured.get((k, how))) is None:
@@ -170,7 +171,7 @@ def _cell(
         over_plain = ratio_as_dict(paired_ratio(times, measured[0, how]))
         cell[how] = {
             "ms": spread_ms(times),
-            "fraction_of_limit": round(limit_s / median(times), 4),
+            "fraction_of_limit": significant(limit_s / median(times)),
             "over_plain": over_plain,
         }
     return cell
@@ -188,11 +189,11 @@ def _experts(drawn: Drawn, num_tokens: int, args: argparse.Namespace, copy_bytes
     num_bytes = mean(counts) * drawn.expert_bytes
     return {
         "tokens": num_tokens,
-        "experts_touched": round(mean(counts) / layers, 2),
-        "mb_a_layer": round(num_bytes / layers / 1e6, 2),
+        "experts_touched": significant(mean(counts) / layers),
+        "mb_a_layer": significant(num_bytes / layers / 1e6),
         "over_100_mb": num_bytes / layers > 1e8,
-        "us_a_layer": round(1e6 * median(seconds) / layers, 3),
-        "share_of_copy_rate": round(num_bytes / median(seconds) / copy_bytes_s, 4),
+        "us_a_layer": significant(1e6 * median(seconds) / layers),
+        "share_of_copy_rate": significant(num_bytes / median(seconds) / copy_bytes_s),
     }
 
 
@@ -211,13 +212,13 @@ def _prefill(drawn: Drawn, num_tokens: int, pairs: int, args: argparse.Namespace
         "tokens": num_tokens,
         "pairs_of_a_tile": pairs or "as it comes",
         "experts_touched": touched,
-        "gflop_a_layer": round(flops / 1e9, 6),
-        "mb_a_layer": round(num_bytes / 1e6, 6),
-        "mb_of_pairs_a_layer": round(itemsize * num_pairs * (3 * hidden + 2 * config.intermediate_size) / 1e6, 6),
-        "us_a_layer": round(1e6 * seconds, 3),
-        "matrix_limit_us": round(1e6 * matrix_s, 3),
-        "bytes_limit_us": round(1e6 * bytes_s, 3),
-        "fraction_of_limit": round(max(matrix_s, bytes_s) / seconds, 4),
+        "gflop_a_layer": significant(flops / 1e9),
+        "mb_a_layer": significant(num_bytes / 1e6),
+        "mb_of_pairs_a_layer": significant(itemsize * num_pairs * (3 * hidden + 2 * config.intermediate_size) / 1e6),
+        "us_a_layer": significant(1e6 * seconds),
+        "matrix_limit_us": significant(1e6 * matrix_s),
+        "bytes_limit_us": significant(1e6 * bytes_s),
+        "fraction_of_limit": significant(max(matrix_s, bytes_s) / seconds),
     }
 
 
@@ -234,9 +235,13 @@ def _parts(
         ms = 1e3 * median(timed.once() for _ in range(args.rounds * args.count))
         touched = cell["experts_touched_a_layer"] * len(drawn.experts_LTC) if name == "experts" else 0.0
         num_bytes = part.num_bytes + touched * drawn.expert_bytes + (forward.kv_bytes if name == "attention" else 0)
-        found[name] = {"ms": round(ms, 4), "limit_ms": round(1e3 * num_bytes / copy_bytes_s, 4), "stacks": part.stacks}
+        found[name] = {
+            "ms": significant(ms),
+            "limit_ms": significant(1e3 * num_bytes / copy_bytes_s),
+            "stacks": part.stacks,
+        }
         left_ms -= ms if part.stacks else 0.0
-    found["rest"] = {"ms": round(left_ms, 4), "limit_ms": 0.0, "stacks": True}
+    found["rest"] = {"ms": significant(left_ms), "limit_ms": 0.0, "stacks": True}
     return found
 
 
@@ -254,12 +259,12 @@ def _extrapolate(cells: list[dict[str, Any]], args: argparse.Namespace) -> dict[
                 {
                     "sum_us": sum_us,
                     "k": cell["k"],
-                    "plain_ms": round(plain_ms, 3),
-                    "plain_tok_s": round(1e3 / plain_ms, 1),
-                    "verify_ms": round(verify_ms, 3),
-                    "verify_over_plain": round(verify_ms / plain_ms, 4),
-                    "cycle_ms": round(cycle_ms, 3),
-                    "break_even_accept_length": round(cycle_ms / plain_ms, 4),
+                    "plain_ms": significant(plain_ms),
+                    "plain_tok_s": significant(1e3 / plain_ms),
+                    "verify_ms": significant(verify_ms),
+                    "verify_over_plain": significant(verify_ms / plain_ms),
+                    "cycle_ms": significant(cycle_ms),
+                    "break_even_accept_length": significant(cycle_ms / plain_ms),
                 }
             )
     note = "not measured: a rank's forward, plus two sums a layer and drafts at the stated costs"

@@ -24,13 +24,13 @@ from operator import add
 from statistics import median
 from typing import Any
 
-from outpace.lab.intervals.interval import Interval
 from outpace.lab.intervals.sign_test import MIN_ROUNDS
 from outpace.lab.limits.kv_room import kv_room
 from outpace.lab.shapes.dense import random_models
 from outpace.lab.timing import bench_line
 from outpace.lab.timing.decoding import Decoder, Window, noise_pair
 from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.written import significant
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 
@@ -155,7 +155,7 @@ def _measure(
     control = decoders[AUTO].engine.control.describe()
     return {
         **_judge(dict(zip(names, rounds, strict=True)), fixed),
-        "fixed_tok_s": {name: round(speed, 2) for name, speed in tried.items()},
+        "fixed_tok_s": {name: significant(speed) for name, speed in tried.items()},
         "pages_held": {name: decoders[name].num_pages_held for name in (AUTO, PLAIN)},
         "control": {name: control[name] for name in ("k", "why", "switches")},
     }
@@ -176,20 +176,22 @@ def _judge(windows: Mapping[str, Sequence[Window]], fixed: str) -> dict[str, Any
     best = max((PLAIN, fixed), key=lambda name: median(speeds[name]))
     over_plain, over_best = (paired_ratio(speeds[AUTO], speeds[name]) for name in (PLAIN, best))
     totals = {name: reduce(add, of).tok_s for name, of in windows.items()}
+    shown_over_plain, shown_over_best = ratio_as_dict(over_plain), ratio_as_dict(over_best)
     return {
-        "tok_s": {name: round(median(of), 2) for name, of in speeds.items()},
-        "auto_over_plain": {**ratio_as_dict(over_plain), "of_totals": round(totals[AUTO] / totals[PLAIN], 4)},
+        "tok_s": {name: significant(median(of)) for name, of in speeds.items()},
+        "auto_over_plain": {**shown_over_plain, "of_totals": significant(totals[AUTO] / totals[PLAIN])},
         "best_fixed": best,
-        "auto_over_best_fixed": {**ratio_as_dict(over_best), "of_totals": round(totals[AUTO] / totals[best], 4)},
-        "passes": _passes(over_plain, over_best),
+        "auto_over_best_fixed": {**shown_over_best, "of_totals": significant(totals[AUTO] / totals[best])},
+        "passes": _passes(shown_over_plain, shown_over_best),
     }
 
 
-def _passes(over_plain: Interval, over_best: Interval) -> bool | None:
-    if over_plain.bounds is None:
+def _passes(over_plain: dict[str, Any], over_best: dict[str, Any]) -> bool | None:
+    """By the figures as they are printed."""
+    if over_plain["low"] is None:
         return None
-    enough = over_plain.value >= MEDIAN_AT_LEAST and over_plain.bounds[0] >= BOUND_AT_LEAST
-    return enough and over_best.value >= OF_BEST_AT_LEAST
+    enough: bool = over_plain["median"] >= MEDIAN_AT_LEAST and over_plain["low"] >= BOUND_AT_LEAST
+    return enough and over_best["median"] >= OF_BEST_AT_LEAST
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from outpace.lab.shapes.dense import random_models
 from outpace.lab.timing import bench_line
 from outpace.lab.timing.decoding import Decoder, noise_pair
 from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.written import significant
 
 PLAIN, DRAFTING = "plain", "with a drafter"
 
@@ -63,9 +64,9 @@ def _prompt(decoders: dict[str, Decoder], tokens: int, num_rounds: int, reads: R
     return {
         "tokens": tokens,
         "first_token_ms": {name: spread_ms(of) for name, of in seconds.items()},
-        "tok_s": round(tokens / median(seconds[PLAIN]), 1),
-        "tflops": round(flops_s / 1e12, 3),
-        "fraction_of_matrix_rate": round(flops_s / rates.matrix_flops_s, 4),
+        "tok_s": significant(tokens / median(seconds[PLAIN])),
+        "tflops": significant(flops_s / 1e12),
+        "fraction_of_matrix_rate": significant(flops_s / rates.matrix_flops_s),
         "with_drafter_over_plain": ratio_as_dict(paired_ratio(seconds[DRAFTING], seconds[PLAIN])),
     }
 

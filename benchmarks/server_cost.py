@@ -37,6 +37,7 @@ from outpace.lab.intervals.interval import Interval
 from outpace.lab.shapes.dense import SHAPES
 from outpace.lab.timing import bench_line
 from outpace.lab.timing.rounds import interleave, paired_difference, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.written import significant
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
@@ -123,7 +124,7 @@ def figures(found: dict[str, list[Streamed]]) -> dict[str, Any]:
         | {"added": ratio_as_dict(added)},
         "first_byte_ms": spread_ms(of(SERVER, "first_byte_s")),
         "added_us_per_token": ratio_as_dict(each_added),
-        "tok_s": {name: round(1.0 / median(seconds), 2) for name, seconds in each.items()},
+        "tok_s": {name: significant(1.0 / median(seconds)) for name, seconds in each.items()},
         "server_over_engine": ratio_as_dict(slower),
         "tokens": found[SERVER][0].tokens,
     }

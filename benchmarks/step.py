@@ -27,6 +27,7 @@ from outpace.lab.shapes.dense import random_llm
 from outpace.lab.timing import bench_line
 from outpace.lab.timing.bench_line import Cell, cells_of
 from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, spread_ms
+from outpace.lab.written import significant
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -99,9 +100,9 @@ def _report(cell: Cell, measured: dict[Cell, list[float]], limits: Limits) -> di
         "k": cell.k,
         "step_ms" if cell.k == 0 else "verify_ms": spread_ms(measured[cell]),
         "bytes": num_bytes,
-        "bytes_limit_ms": round(1e3 * num_bytes / limits.rates.copy_bytes_s, 4),
-        "limit_ms": round(1e3 * limit, 4),
-        "fraction_of_limit": round(limit / median(measured[cell]), 4),
+        "bytes_limit_ms": significant(1e3 * num_bytes / limits.rates.copy_bytes_s),
+        "limit_ms": significant(1e3 * limit),
+        "fraction_of_limit": significant(limit / median(measured[cell])),
         "verify_over_plain": ratio_as_dict(paired_ratio(measured[cell], plain)),
     }
 

@@ -29,7 +29,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 # The same within the two folders that hold many.
 LAB = (
-    ("written", "intervals", "limits", "shapes", "logs", "anatomy", "workload", "breakeven", "wirings"),
+    ("written",),
+    ("intervals", "limits", "shapes", "logs", "anatomy", "workload", "breakeven", "wirings"),
     ("timing",),
     ("bench", "profile"),
     ("demo", "paired"),

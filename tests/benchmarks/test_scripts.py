@@ -1,4 +1,8 @@
-"""Every script's main on a CPU with tiny shapes: one JSON line, whose figures follow from what was measured."""
+"""Every script's main on a CPU with tiny shapes: one JSON line, whose figures follow from what was measured.
+
+The machine's rates are made up, far above what any reaches: limits then are the same everywhere, and every measured
+time lies above its limit. Figures are printed to five digits, so those that follow from each other agree to `CLOSE`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,24 @@ import pytest
 
 from outpace.engine import calibrate
 from outpace.engine.runner import Runner
+from outpace.lab.limits import rates
+from outpace.lab.limits.rates import Rates
 from outpace.lab.shapes.dense import SHAPES
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 TINY = ["--shape", "tiny", "--device", "cpu", "--dtype", "float32", "--draft-vocab", "64"]
 GRID = ["--batch", "1,2", "--k", "2,3", "--context", "32"]
 
+CLOSE = 2e-4
+COPY_BYTES_S, MATRIX_FLOPS_S = 7e13, 3e15
+
 Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def known_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Rates(copy_bytes_s=COPY_BYTES_S, matrix_flops_s=MATRIX_FLOPS_S)
+    monkeypatch.setattr(rates, "measure_rates", lambda device: known)
 
 
 @pytest.fixture
@@ -73,14 +88,15 @@ def test_step(run: Run) -> None:
         fusion = itemsize * 3 * hidden * hidden if k else 0
         num_bytes = weights + fusion + rows * itemsize * ((k + 1) * hidden + 32 * 3 * 2 * kv)
         assert cell["bytes"] == num_bytes
-        assert cell["bytes_limit_ms"] * line["rates"]["copy_gb_s"] * 1e6 == pytest.approx(num_bytes, rel=0.01)
-        assert cell["limit_ms"] >= cell["bytes_limit_ms"] * 0.99
+        assert cell["bytes_limit_ms"] == pytest.approx(1e3 * num_bytes / COPY_BYTES_S, rel=CLOSE)
+        assert cell["limit_ms"] >= cell["bytes_limit_ms"]
         shown = cell["verify_ms" if k else "step_ms"]["median"]
         assert shown == pytest.approx(1e3 * verify_s(rows, k, 32))
-        assert cell["fraction_of_limit"] == pytest.approx(cell["limit_ms"] / shown, abs=1e-4)
+        assert cell["fraction_of_limit"] == pytest.approx(cell["limit_ms"] / shown, rel=CLOSE)
         assert cell["verify_over_plain"]["median"] == pytest.approx(
-            verify_s(rows, k, 32) / verify_s(rows, 0, 32), abs=1e-4
+            verify_s(rows, k, 32) / verify_s(rows, 0, 32), rel=CLOSE
         )
+    assert line["rates"] == {"copy_gb_s": COPY_BYTES_S / 1e9, "matrix_tflops": MATRIX_FLOPS_S / 1e12}
     assert line["model"]["graphs"], "whether graphs were captured"
 
 
@@ -97,9 +113,9 @@ def test_cycle(run: Run) -> None:
         assert parts["rest"] == pytest.approx(0.5)
         assert parts["host_gap"] == pytest.approx(cell["cycle_ms"]["median"] - cell["device_ms"]["median"], abs=1e-3)
         assert sum(parts.values()) == pytest.approx(cell["cycle_ms"]["median"], abs=1e-3)
-        assert cell["fraction_of_limit"] == pytest.approx(cell["limit_ms"] / cell["cycle_ms"]["median"], abs=1e-3)
+        assert cell["fraction_of_limit"] == pytest.approx(cell["limit_ms"] / cell["cycle_ms"]["median"], rel=CLOSE)
         assert cell["verify_over_plain"]["median"] == pytest.approx(
-            verify_s(rows, k, 32) / verify_s(rows, 0, 32), abs=1e-4
+            verify_s(rows, k, 32) / verify_s(rows, 0, 32), rel=CLOSE
         )
     assert all(cell["cycle_over_plain"]["median"] == 1.0 for cell in plain.values())
     assert set(line["graphs"]) == {f"batch {b}, k {k}" for b in (1, 2) for k in (0, 2, 3)}
@@ -114,8 +130,7 @@ def test_times_are_those_of_this_machine(run: Run, name: str) -> None:
     assert 0.0 < drafting["limit_ms"] < drafting[shown[1]]["median"]
     if name == "cycle":
         assert all(drafting["parts_ms"][part]["median"] > 0.0 for part in ("draft", "verify", "accept"))
-        assert plain["parts_ms"]["draft"]["median"] < drafting["parts_ms"]["draft"]["median"] / 4
-        assert drafting["cycle_over_plain"]["median"] > 1.0
+        assert plain["parts_ms"]["draft"]["median"] < drafting["parts_ms"]["draft"]["median"], "it drafts nothing"
 
 
 @pytest.mark.usefixtures("made_up")
@@ -130,7 +145,8 @@ def test_never_slower(run: Run) -> None:
     assert len(line["cells"]) == 7, "one change in mid-run for each batch, and one batch whose rows differ"
     for cell in line["cells"]:
         speed, over_plain, over_best = cell["tok_s"], cell["auto_over_plain"], cell["auto_over_best_fixed"]
-        assert set(speed) == {"auto", "plain", max(cell["fixed_tok_s"], key=cell["fixed_tok_s"].__getitem__)}
+        (fixed,) = set(speed) - {"auto", "plain"}
+        assert cell["fixed_tok_s"][fixed] == max(cell["fixed_tok_s"].values())
         assert speed[cell["best_fixed"]] == max(value for name, value in speed.items() if name != "auto")
         assert over_plain["low"] <= over_plain["median"] <= over_plain["high"]
         good = over_plain["median"] >= 0.97 and over_plain["low"] >= 0.95 and over_best["median"] >= 0.95
@@ -146,7 +162,7 @@ def test_end_to_end_with_random_weights(run: Run) -> None:
     assert [batch["batch"] for batch in line["batches"]] == [1, 2]
     for batch in line["batches"]:
         assert batch["accept_length"] == 4.0
-        assert batch["efficiency"] == pytest.approx(batch["speedup"]["median"] / 4.0, abs=1e-3)
+        assert batch["efficiency"] == pytest.approx(batch["speedup"]["median"] / 4.0, rel=CLOSE)
         assert batch["speedup"]["low"] <= batch["speedup"]["median"] <= batch["speedup"]["high"]
 
 
@@ -188,8 +204,8 @@ def test_prefill(run: Run) -> None:
     for prompt in line["prompts"]:
         n, ms = prompt["tokens"], prompt["first_token_ms"]
         flops = n * 3 * layer + 2 * config.vocab_size * hidden + n * (n + 1) // 2 * 4 * 3 * hidden
-        assert prompt["tflops"] == pytest.approx(flops / ms["plain"]["median"] / 1e9, abs=6e-4)
-        assert prompt["tok_s"] == pytest.approx(n / ms["plain"]["median"] * 1e3, rel=1e-3)
+        assert prompt["tflops"] == pytest.approx(flops / ms["plain"]["median"] / 1e9, rel=CLOSE)
+        assert prompt["tok_s"] == pytest.approx(n / ms["plain"]["median"] * 1e3, rel=CLOSE)
         assert prompt["with_drafter_over_plain"]["median"] > 0.0
         assert ms["with a drafter"]["median"] > 0.0
 
@@ -197,7 +213,7 @@ def test_prefill(run: Run) -> None:
 def test_ready(run: Run) -> None:
     line = run("ready", *TINY, "--max-rows", "2")
     for start in ("nothing_compiled", "compiled_before"):
-        assert 0.0 < line[start]["ready_s"] < 60.0
+        assert line[start]["ready_s"] > 0.0
         assert line[start]["first_answer_s"] > 0.0
         assert line[start]["graphs"]["at_start"]["captured"] == 0, "a CPU has no graphs"
 
@@ -238,7 +254,7 @@ def test_mixture(run: Run) -> None:
         kv = 3 * (64 + cell["k"] + 1) * (16 + 8) * 2
         touched = 2 * cell["experts_touched_a_layer"] * line["expert_bytes"]
         assert cell["bytes"] == pytest.approx(line["other_bytes"] + touched + kv, abs=line["expert_bytes"] / 50)
-        assert cell["limit_ms"] * line["rates"]["copy_gb_s"] * 1e6 == pytest.approx(cell["bytes"], rel=0.01)
+        assert cell["limit_ms"] == pytest.approx(1e3 * cell["bytes"] / COPY_BYTES_S, rel=CLOSE)
         assert cell["graph"] is None and cell["eager"]["ms"]["median"] > 0
     alone, four = line["experts_alone"]
     assert alone["experts_touched"] == 3.0 and 3.0 < four["experts_touched"] <= 12.0
@@ -246,15 +262,15 @@ def test_mixture(run: Run) -> None:
     assert of_all["pairs_of_a_tile"] == "as it comes" and of_16["pairs_of_a_tile"] == 16
     for many in (of_all, of_16):
         assert many["tokens"] == 80 and many["experts_touched"] == 24, "all there are"
-        assert many["gflop_a_layer"] == pytest.approx(2 * 80 * 3 * 3 * hidden * width / 1e9, rel=1e-3)
-        assert many["mb_a_layer"] == pytest.approx((24 * line["expert_bytes"] + 2 * 80 * hidden * 2) / 1e6, rel=1e-3)
-        assert many["mb_of_pairs_a_layer"] == pytest.approx(2 * 240 * (3 * hidden + 2 * width) / 1e6, rel=1e-3)
+        assert many["gflop_a_layer"] == pytest.approx(2 * 80 * 3 * 3 * hidden * width / 1e9, rel=CLOSE)
+        assert many["mb_a_layer"] == pytest.approx((24 * line["expert_bytes"] + 2 * 80 * hidden * 2) / 1e6, rel=CLOSE)
+        assert many["mb_of_pairs_a_layer"] == pytest.approx(2 * 240 * (3 * hidden + 2 * width) / 1e6, rel=CLOSE)
         limit_us = max(many["matrix_limit_us"], many["bytes_limit_us"])
-        assert many["fraction_of_limit"] == pytest.approx(limit_us / many["us_a_layer"], abs=1e-3)
+        assert many["fraction_of_limit"] == pytest.approx(limit_us / many["us_a_layer"], rel=CLOSE)
     parts = line["parts"]["0"]
     assert {"experts", "attention", "routers", "head", "rest"} <= set(parts)
     stacked = sum(part["ms"] for part in parts.values() if part["stacks"])
-    assert stacked == pytest.approx(line["cells"][0]["eager"]["ms"]["median"], abs=1e-2)
+    assert stacked == pytest.approx(line["cells"][0]["eager"]["ms"]["median"], rel=1e-3)
     limits_ms = sum(part["limit_ms"] for part in parts.values() if part["stacks"])
     assert 0.95 < limits_ms / line["cells"][0]["limit_ms"] < 1.01, "only the last norm is in no part"
     row = line["extrapolation"]["rows"][0]

@@ -1,4 +1,7 @@
-"""How results are written: typed values as JSON, rows as CSV. It needs neither torch nor a network's packages."""
+"""How results are written: figures to so many digits, typed values as JSON, rows as CSV.
+
+It needs neither torch nor a network's packages.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ import io
 from typing import Any
 
 import msgspec
+
+
+def significant(value: float) -> float:
+    """To five significant digits. So many decimals would leave a small figure fewer: a fast machine's, say."""
+    return float(f"{value:.5g}")
 
 
 def to_json(record: Any) -> str:

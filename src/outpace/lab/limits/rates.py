@@ -9,6 +9,8 @@ from statistics import median
 
 import torch
 
+from outpace.lab.written import significant
+
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
 """Size of one copy, far beyond the caches."""
 MATRIX_SIZE = {"cuda": 8192, "cpu": 512}
@@ -25,7 +27,10 @@ class Rates:
     """bf16 operations a second in a product of square matrices."""
 
     def as_dict(self) -> dict[str, float]:
-        return {"copy_gb_s": round(self.copy_bytes_s / 1e9, 2), "matrix_tflops": round(self.matrix_flops_s / 1e12, 3)}
+        return {
+            "copy_gb_s": significant(self.copy_bytes_s / 1e9),
+            "matrix_tflops": significant(self.matrix_flops_s / 1e12),
+        }
 
 
 def measure_rates(device: torch.device) -> Rates:

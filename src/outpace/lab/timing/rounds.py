@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from outpace.lab.intervals.interval import Interval
 from outpace.lab.intervals.sign_test import median_of
 from outpace.lab.timing.samples import mirrored
+from outpace.lab.written import significant
 
 V = TypeVar("V")
 T = TypeVar("T")
@@ -54,7 +55,8 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Interval:
 def ratio_as_dict(interval: Interval) -> dict[str, Any]:
     """For JSON; "low" and "high" hold the ratio with 95% confidence, None where too few rounds were run."""
     low, high = interval.bounds or (None, None)
-    return {"median": _short(interval.value), "low": _short(low), "high": _short(high)}
+    shown = {"median": interval.value, "low": low, "high": high}
+    return {name: None if value is None else significant(value) for name, value in shown.items()}
 
 
 def spread_ms(seconds: Sequence[float]) -> dict[str, float]:
@@ -64,8 +66,4 @@ def spread_ms(seconds: Sequence[float]) -> dict[str, float]:
     def at(share: float) -> float:
         return 1e3 * ordered[round(share * (len(ordered) - 1))]
 
-    return {"median": round(1e3 * median(ordered), 4), "p5": round(at(0.05), 4), "p95": round(at(0.95), 4)}
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    return {"median": significant(1e3 * median(ordered)), "p5": significant(at(0.05)), "p95": significant(at(0.95))}
