@@ -210,6 +210,26 @@ def test_prefill(run: Run) -> None:
         assert ms["with a drafter"]["median"] > 0.0
 
 
+@pytest.mark.slow
+def test_products(run: Run) -> None:
+    line = run(
+        "products",
+        *("--shape", "tiny", "--device", "cpu", "--dtype", "bfloat16", "--rounds", "6", "--rows", "1,100"),
+        *("--products", "gate_up,output", "--tile", "64x64x2x4x1", "--tile", "64x32x2x4x1"),
+    )
+    named = [(cell["product"], cell["rows"]) for cell in line["cells"]]
+    assert named == [(product, rows) for product in ("gate_up", "output") for rows in (1, 100)]
+    one, hundred = line["cells"][2:]
+    assert one["bytes"] == 64 * 64 * 2
+    assert one["limit_us"] == pytest.approx(1e6 * one["bytes"] / COPY_BYTES_S, rel=CLOSE)
+    assert set(one["times"]) == {"cublas", "ours", "64x64x2x4x1"} and one["tile"]["outputs"] == 64
+    assert list(one["refused"]) == ["64x32x2x4x1"], "half a line of the cache is no tile"
+    for times in one["times"].values():
+        assert times["fraction_of_limit"] == pytest.approx(one["limit_us"] / times["us"]["median"], rel=CLOSE)
+        assert times["over_cublas"]["low"] <= times["over_cublas"]["median"] <= times["over_cublas"]["high"]
+    assert set(hundred["times"]) == {"cublas"} and hundred["tile"] is None, "between 64 and 128 cuBLAS multiplies"
+
+
 def test_ready(run: Run) -> None:
     line = run("ready", *TINY, "--max-rows", "2")
     for start in ("nothing_compiled", "compiled_before"):
@@ -227,7 +247,9 @@ def test_server_cost(run: Run) -> None:
     assert line["model"]["engine"]["simulate_acceptance"] == [0.8]
 
 
-@pytest.mark.parametrize("name", ["step", "cycle", "never_slower", "end_to_end", "prefill", "ready", "server_cost"])
+@pytest.mark.parametrize(
+    "name", ["step", "cycle", "never_slower", "end_to_end", "prefill", "products", "ready", "server_cost"]
+)
 def test_help_shows_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](["--help"])

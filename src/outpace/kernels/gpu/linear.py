@@ -226,6 +226,7 @@ def multiply(
     splits: bool = False,
     wide: bool = False,
     out: Tensor | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
     """x Wᵀ + b of up to `MAX_ROWS` rows, summed in float32; in x's dtype, or as summands in float32.
 
@@ -237,12 +238,13 @@ def multiply(
         splits: return summands [C, ..., N] if that is faster; whoever reads them adds them up.
         wide: return float32.
         out: write there instead, [..., N], contiguous, of any float type.
+        tile: in place of `tile_of`'s.
     """
     K = x.shape[-1]
     rows_MK = x if x.dim() == 2 else x.flatten(0, -2)
     M, N = rows_MK.shape[0], weight_NK.shape[0] // (2 if gated else 1)
     block_m = max(16, triton.next_power_of_2(M))
-    tile = tile_of(N, block_m, gated, splits, K)
+    tile = tile or tile_of(N, block_m, gated, splits, K)
     shape, dtype = (*x.shape[:-1], N), torch.float32 if wide else x.dtype
     if tile.splits > 1:
         shape, dtype = (tile.splits, *shape), torch.float32
