@@ -6,7 +6,7 @@ on, the second from bit 16 + 4j on. Scales of planes j and j + 4, and their zero
 
     words  [..., K / 256, N, 32]  int32
     scales [..., K / 256, 4, N]   int32: two numbers of the model's 16-bit type, plane j's the lower half
-    zeros  [..., K / 256, 4, N]   int32: the same of what is taken off; None is 8 everywhere
+    zeros  [..., K / 256, 4, N]   int32: the same of what is taken off, whole numbers; None is 8 everywhere
 
 A weight is (number - zero) · scale, rounded once to the model's type: where the checkpoint's scales are of that type
 too, bit for bit what a checkpoint unpacked at load has.
@@ -71,7 +71,7 @@ class Int4(PackedWeight):
         self.scales.copy_(self._pairs(weight.scale_NG.to(self.dtype), weight.group))
         if self.zeros is not None:
             zero_NG = weight.zero_NG if weight.zero_NG is not None else torch.full_like(weight.scale_NG, 8)
-            self.zeros.copy_(self._pairs((zero_NG.float() + magic(self.dtype)).to(self.dtype), weight.group))
+            self.zeros.copy_(self._pairs(zero_NG.to(self.dtype), weight.group))
 
     def _pairs(self, of_NG: Tensor, group: int) -> Tensor:
         """[N, groups] in 16 bits → int32 [blocks, 4, N]."""
@@ -89,7 +89,7 @@ class Int4(PackedWeight):
         if self.zeros is None:
             numbers -= 8
         else:
-            numbers -= (self._halves(self.zeros) - magic(self.dtype))[..., None]
+            numbers -= self._halves(self.zeros)[..., None]
         whole = (numbers * self._halves(self.scales)[..., None]).flatten(-2).movedim(-3, -2)  # [..., N, B, 256]
         unpacked: Tensor = whole.flatten(-2)[..., : self.num_inputs].contiguous()
         return unpacked
@@ -98,8 +98,3 @@ class Int4(PackedWeight):
         """int32 [..., B, 4, N] → [..., B, N, 8] in the model's type."""
         both = torch.cat((pairs & 0xFFFF, (pairs >> 16) & 0xFFFF), -2).movedim(-2, -1)
         return torch.where(both >= 1 << 15, both - (1 << 16), both).to(torch.int16).view(self.dtype)
-
-
-def magic(dtype: torch.dtype) -> float:
-    """What a number becomes part of when its four bits are set in the mantissa."""
-    return 128.0 if dtype == torch.bfloat16 else 1024.0

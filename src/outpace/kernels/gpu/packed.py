@@ -1,8 +1,9 @@
 """Packed weights in registers, in the layouts of `kernels/int4.py` and `kernels/fp8.py`, times rows of x.
 
-Or'ed into the mantissa of 128.0 (1024.0 in float16), four bits are 128 plus their number; moved beside the sign, the
-seven bits of an e4m3 are their number by a power of two. So nothing is converted, which a multiprocessor does to few
-numbers a cycle. What is taken off, or multiplied, is exact.
+The lowest eight bits of a bfloat16 count evenly from 0: below its smallest normal number, and up to twice that. So four
+of them, by themselves, are their number by a power of two (in a float16 they are or'ed into the mantissa of 1024.0);
+moved beside the sign, so are the seven bits of an e4m3. Nothing is converted, and little is shifted and masked: a
+multiprocessor does half as many of those a cycle as products, or fewer. What is taken off, or multiplied, is exact.
 
 Shapes: N outputs of a tile, W words of a row, I inputs, M rows of x.
 """
@@ -33,16 +34,31 @@ def _side_by_side(low, high):
 
 @triton.jit
 def _int4(word_NW, scale_N, zero_N, j: tl.constexpr, HIGH: tl.constexpr, HAS_ZEROS: tl.constexpr, kind: tl.constexpr):
-    """The j-th two numbers of each word, scaled; scales and zeros are halves of words."""
-    bits: tl.constexpr = 0x43004300 if kind == tl.bfloat16 else 0x64006400
-    eight: tl.constexpr = 136.0 if kind == tl.bfloat16 else 1032.0
-    both_NW = ((word_NW >> (4 * j)) & 0x000F000F) | bits
+    """The j-th two numbers of each word, scaled; scales and zeros are halves of words.
+
+    A number is the half's value · `factor` - `offset`, over `unit`, each step exact; `unit` goes into the scale.
+    """
+    odd: tl.constexpr = j % 2
+    if kind == tl.bfloat16:
+        bits: tl.constexpr = 0
+        factor: tl.constexpr = 1.7014118346046923e38  # 2^127
+        offset: tl.constexpr = 0.0
+        unit: tl.constexpr = 4.0 if odd else 64.0
+    else:
+        bits: tl.constexpr = 0x64006400
+        factor: tl.constexpr = 0.0625 if odd else 1.0
+        offset: tl.constexpr = 64.0 if odd else 1024.0
+        unit: tl.constexpr = 1.0
+    if j >= 2:
+        word_NW = word_NW >> 8
+    both_NW = (word_NW & (0x00F000F0 if odd else 0x000F000F)) | bits
     low, high = _half(both_NW, False, kind), _half(both_NW, True, kind)
-    taken = tl.full((), eight, kind)
+    taken = tl.full((), offset + 8.0 / unit, kind)
     if HAS_ZEROS:
-        taken = _half(zero_N, HIGH, kind)[:, None]
-    scale = _half(scale_N, HIGH, kind)[:, None]
-    return _side_by_side((low - taken) * scale, (high - taken) * scale)
+        taken = (_half(zero_N, HIGH, kind) * (1.0 / unit) + offset)[:, None]
+    scale = (_half(scale_N, HIGH, kind) * unit)[:, None]
+    raised = tl.full((), factor, kind)
+    return _side_by_side((low * raised - taken) * scale, (high * raised - taken) * scale)
 
 
 @triton.jit
