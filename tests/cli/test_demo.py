@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ from outpace.lab.timing.samples import Sample
 
 
 def measured(kind: str, dtype: str, seconds: Sequence[float], cycles: int) -> Measured:
-    """Two prompts of 60 tokens, twice each."""
+    """A prompt of 60 tokens for each, twice."""
     samples = tuple(Sample(tokens=[60, 60], seconds=[s, s]) for s in seconds)
-    return Measured(kind=kind, dtype=dtype, samples=samples, cycles=(cycles, cycles))
+    return Measured(kind=kind, dtype=dtype, samples=samples, cycles=(cycles,) * len(samples))
 
 
 def report(*, differences: tuple[Difference, ...] = (), rounding: bool = True) -> DemoReport:
@@ -69,12 +70,36 @@ def test_the_page_says_why(llm: FakeLLM, asked: dict[str, Any], capsys: pytest.C
     assert "speculative bfloat16 60.0 tok/s 1.50×" in text
     assert "transformers bfloat16 20.0 tok/s 0.50×" in text
     assert "lossless: yes, 2 of 2 answers token for token" in text
-    assert "(no interval: it takes 4 prompts or more)" in text
-    assert "Speculation pays because accept length 3.00 is above break-even 2.00" in text
-    assert "verifying 5 tokens costs 1.20 plain steps, drafting 4 costs 0.40, everything else 0.40" in text
+    assert "speedup 1.50× without an interval over the fastest plain decoding: too few to tell" in text
+    assert "There are too few prompts to tell whether speculation pays: 1.50× without an interval" in text
+    assert "An interval takes 4 prompts or more (--prompt); there are 2." in text
+    assert "A cycle brings 3.00 tokens and breaks even at 2.00: verifying 5 tokens costs 1.20 plain steps" in text
+    assert "drafting 4 costs 0.40, everything else 0.40" in text
     assert asked["prompts"] == PROMPTS
     assert llm.made_with["model"] == "smollm2"
     assert llm.made_with["prefix_reuse"] is False
+
+
+@pytest.mark.parametrize(
+    ("speculative", "begins", "verdict"),
+    [
+        ((1.0, 1.1, 0.9, 1.0), "Speculation pays: 1.50× (", "pays"),
+        ((2.0, 2.1, 1.9, 2.0), "Speculation does not pay: 0.75× (", "does not pay"),
+        ((0.4, 4.0, 0.3, 1.0), "Whether speculation pays is too close to tell: 1.05× (", "too close to tell"),
+    ],
+)
+def test_the_verdict_follows_the_interval(
+    speculative: Sequence[float], begins: str, verdict: str, llm: FakeLLM, asked: dict[str, Any], capsys: Any
+) -> None:
+    """A busy machine's speedup of 2.85 (0.71 … 12.33) was once said to pay, since its value did."""
+    both = (measured("plain", "float32", (1.5,) * 4, 60), measured("speculative", "float32", speculative, 20))
+    asked["report"] = replace(report(), prompts=tuple("abcd"), measured=both)
+    assert main(["demo"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert begins in text
+    assert ("more prompts (--prompt) would settle it" in text) == (verdict == "too close to tell")
+    assert asked["report"].as_dict()["verdict"] == verdict
+    assert asked["report"].as_dict()["why"].startswith(begins)
 
 
 def test_json_has_the_promised_keys(llm: FakeLLM, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from outpace.fingerprint import machine, one_line
 from outpace.lab.demo.lossless import Difference
 from outpace.lab.demo.report import DemoReport, Measured
 from outpace.lab.demo.run import ENGINE, PLAIN, PROMPTS, SPECULATIVE, DemoSettings, run_demo
-from outpace.lab.intervals.bootstrap import MIN_VALUES
+from outpace.lab.intervals.verdict import in_short, times
 from outpace.lab.timing.answer import Timing
 
 SUMMARY = "plain and speculative decoding side by side, measured, with the reason why"
@@ -108,10 +108,10 @@ def summary(report: DemoReport) -> str:
     speedup = report.speedup
     lines = ["", f"Measured interleaved, {report.seconds:.0f} s in all:", ""]
     lines += [f"  {_name(m):28} {m.tok_s:7.1f} tok/s   {m.tok_s / report.plain.tok_s:5.2f}×" for m in report.measured]
-    lines += ["", f"  speedup        {speedup.value:.2f}× over the fastest plain decoding ({_range(report)})"]
+    lines += ["", f"  speedup        {times(speedup)} over the fastest plain decoding: {in_short(speedup)}"]
     lines += [f"  accept length  {report.balance.accept_length:.2f} tokens a cycle, of {report.k + 1} at most"]
     lines += [f"  break-even     {report.balance.break_even:.2f}", f"  lossless:      {lossless(report)}", ""]
-    return "\n".join([*lines, textwrap.fill(report.balance.why(), WIDTH)])
+    return "\n".join([*lines, textwrap.fill(report.why(), WIDTH)])
 
 
 def lossless(report: DemoReport) -> str:
@@ -137,11 +137,3 @@ def _parting(difference: Difference) -> str:
 
 def _name(measured: Measured) -> str:
     return f"{measured.kind} {measured.dtype}".strip()
-
-
-def _range(report: DemoReport) -> str:
-    interval = report.speedup
-    if interval.bounds is None:
-        return f"no interval: it takes {MIN_VALUES} prompts or more"
-    found = f"95%: {interval.bounds[0]:.2f} … {interval.bounds[1]:.2f}"
-    return found if interval.conclusive else f"{found}, inconclusive"

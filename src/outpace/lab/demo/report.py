@@ -8,7 +8,9 @@ from typing import Any
 
 from outpace.lab.breakeven.balance import Balance
 from outpace.lab.demo.lossless import Verdict
+from outpace.lab.intervals.bootstrap import MIN_VALUES
 from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.verdict import Over, in_short, lead, settles, times
 from outpace.lab.timing.samples import Sample, speed_ratio, total_tok_s
 
 
@@ -75,6 +77,16 @@ class DemoReport:
         return speed_ratio(self.speculative.samples, self.plain.samples)
 
     @property
+    def over(self) -> Over:
+        """What the speedup's interval is taken over."""
+        return Over(num=len(self.prompts), least=MIN_VALUES, name="prompts", flag="--prompt")
+
+    def why(self) -> str:
+        """The verdict that the speedup's interval allows, what a cycle costs and brings, and what would settle it."""
+        verdict = f"{lead(self.speedup, self.over)}: {times(self.speedup)} the fastest plain decoding's speed."
+        return " ".join(filter(None, (verdict, self.balance.why(), settles(self.speedup, self.over))))
+
+    @property
     def inside_s(self) -> float:
         """Seconds from one cycle to the next, as the engine's clock has them."""
         return sum(self.phases_s.values()) + self.gap_s
@@ -110,7 +122,8 @@ class DemoReport:
             "lossless": self.verdict.lossless,
             "equal_up_to_rounding": self.verdict.equal_up_to_rounding,
             "k": self.k,
-            "why": balance.why(),
+            "verdict": in_short(speedup),
+            "why": self.why(),
             "plain_dtype": self.plain.dtype,
             "dtype": self.model["dtype"],
             "plain_tok_s_by_dtype": {m.dtype: round(m.tok_s, 2) for m in self._of("plain")},
