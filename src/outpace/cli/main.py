@@ -35,7 +35,7 @@ COMMANDS = {
 
 EXAMPLES = """\
 examples:
-  outpace demo                                    see it work on this machine, in about two minutes
+  outpace demo                                    see it work on this machine; two minutes on two idle cores
   outpace chat smollm2                            talk to the small default model
   outpace generate smollm2 "What is a prime?"     one answer on stdout, figures on stderr
   outpace serve smollm2                           an OpenAI-compatible server on port 8000

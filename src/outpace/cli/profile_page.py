@@ -51,7 +51,7 @@ def _pays(record: ProfileRecord, ratio: Interval) -> list[str]:
         return [f"{times(ratio)} plain decoding's speed, under simulated acceptance, which says nothing of a model"]
     over = rounds_of(record)
     settling = settles(ratio, over)
-    return [f"{lead(ratio, over)}: {times(ratio)} plain decoding's speed. {settling or ''}".rstrip()]
+    return [f"{lead(ratio, over)}: its speed over plain decoding's is {times(ratio)}. {settling or ''}".rstrip()]
 
 
 def _launch(record: ProfileRecord) -> list[str]:
