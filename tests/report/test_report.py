@@ -306,6 +306,14 @@ def test_sentences_of_the_doctor_are_its_own_verdict() -> None:
     assert told(replace(found.result, subject=None)) == verdict, "a result of an earlier version"  # type: ignore[type-var]
 
 
+def test_what_was_cut_short_is_said_to_be() -> None:
+    record = replace(benched(), cut_short=True, load=replace(benched().load, num_prompts=24))
+    assert told(record)[-1] == "It was cut short: 4 of 24 requests were answered."
+    assert told(replace(compared(num=9), cut_short=True, num_blocks=24))[-1] == (
+        "It was cut short: 9 of 24 blocks were measured."
+    )
+
+
 def test_sentences_of_a_comparison() -> None:
     assert told(compared())[0].startswith("eagle is faster than plain: 1.1")
     assert told(compared(1.0))[0].startswith("eagle is as fast as plain within 2%")

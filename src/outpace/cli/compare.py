@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from outpace.cli import options
+from outpace.cli.exit_codes import INTERRUPTED
 from outpace.cli.status import Status
 from outpace.fingerprint import machine, one_line
 from outpace.lab.bench.endpoint import Endpoint
@@ -36,6 +37,7 @@ A and B are URLs, or models to serve here; options of `outpace serve` stand behi
 this repository before it. Two models are loaded at the same time.
 
 The exit code is 0 whatever the verdict, 1 if B is slower and --fail-if-slower was given, 2 if something was refused.
+Ctrl-C ends it with the blocks so far, said to be cut short, and the exit code 130.
 
 examples:
   outpace compare http://localhost:8000 http://localhost:8001
@@ -69,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     print(to_json(record) if args.json else "\n".join(lines(record)))
     if args.csv is not None:
         options.write(args.csv, to_csv(record.rows()))
+    if record.cut_short:
+        return INTERRUPTED
     return SLOWER if args.fail_if_slower and record.verdict.kind == "slower" else 0
 
 

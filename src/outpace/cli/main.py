@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 import outpace
+from outpace.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, REFUSED
 from outpace.errors import OutpaceError
 
 COMMANDS = {
@@ -49,8 +50,6 @@ examples:
 Answers and JSON go to stdout, progress and figures to stderr. Exit code 2 means that something was refused; the line
 on stderr names the value, the limit and the remedy.
 """
-
-REFUSED, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
 
 class Command(Protocol):

@@ -1,4 +1,5 @@
-"""How results are written: typed values as JSON, rows as CSV. It needs neither torch nor a network's packages."""
+"""How results are written: typed values as JSON, rows as CSV, times for people. It needs neither torch nor a network's
+packages."""
 
 from __future__ import annotations
 
@@ -12,6 +13,11 @@ import msgspec
 def to_json(record: Any) -> str:
     """On one line."""
     return msgspec.json.encode(record, enc_hook=str).decode()
+
+
+def about(seconds: float) -> str:
+    """A time that is not exact: "about 40 s", "about 3 min"."""
+    return f"about {max(1, round(seconds))} s" if seconds < 100.0 else f"about {round(seconds / 60.0)} min"
 
 
 def to_csv(rows: list[dict[str, Any]]) -> str:

@@ -89,8 +89,3 @@ class Plan:
         """For want of time, and says so."""
         self.left_out.append(what)
         self.warn(f"this machine is slow now, and the time limit is {self.pace.limit_s:.0f} s: {what}")
-
-
-def about(seconds: float) -> str:
-    """For people: "about 40 s", "about 3 min"."""
-    return f"about {max(1, round(seconds))} s" if seconds < 100.0 else f"about {round(seconds / 60.0)} min"

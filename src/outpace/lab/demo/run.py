@@ -21,13 +21,14 @@ from outpace.errors import ConfigError
 from outpace.fingerprint import machine
 from outpace.lab.demo.contenders import PLAIN, SPECULATIVE, Contender, Loader, answering, extras, named
 from outpace.lab.demo.lossless import Tape, Taped, Verdict, judge
-from outpace.lab.demo.pace import Pace, Plan, about
+from outpace.lab.demo.pace import Pace, Plan
 from outpace.lab.demo.report import DemoReport, Measured
 from outpace.lab.profile.clock import cycle_times
 from outpace.lab.profile.contenders import phases_of
 from outpace.lab.timing import others
 from outpace.lab.timing.answer import Timing
 from outpace.lab.timing.samples import Sample
+from outpace.lab.written import about
 
 PROMPTS = (
     "What is gravity? Explain it to a ten-year-old.",

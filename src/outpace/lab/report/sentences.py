@@ -112,8 +112,14 @@ def _next(source: Source) -> str | None:
             return trust if more is None or record.simulated else f"{trust} {more}"
         case Breakeven(ratio=float() as ratio, break_even_accept_length=float() as even_at) if ratio <= 1.0:
             return _until(even_at, source.result.break_even_verify_ms)
-        case CompareRecord() as record if record.verdict.more_blocks is not None:
+        case CompareRecord(cut_short=False) as record if record.verdict.more_blocks is not None:
             return f"About {record.verdict.more_blocks} more blocks would settle it."
+        case CompareRecord(cut_short=True) as record:
+            return f"It was cut short: {len(record.blocks)} of {record.num_blocks} blocks were measured."
+        case BenchRecord(cut_short=True) as record:
+            return (
+                f"It was cut short: {record.figures.num_requests} of {record.load.num_prompts} requests were answered."
+            )
         case BenchRecord() as record if record.figures.num_failed:
             failed = f"{record.figures.num_failed} of {record.figures.num_requests} requests failed"
             return f"{failed}; the figures are those of the others."
