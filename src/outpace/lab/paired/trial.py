@@ -37,7 +37,8 @@ class Comparing:
     """How two are compared."""
 
     num_blocks: int = 24
-    """Rounds of six runs: A, B and A once more as a control, forwards and backwards, on prompts of their own."""
+    """Rounds of six runs: A, B and A once more as a control, forwards and backwards, on prompts of their own; fewer
+    than 8 give no verdict."""
     margin: float = 0.02
     """A difference that does not matter, as a share: 0.02 is 2%."""
     concurrency: int = 1
