@@ -102,7 +102,9 @@ def test_all_requests_failed(workload: str, capsys: pytest.CaptureFixture[str]) 
         ("ftp://x", "'ftp://x' is no http URL"),
         ("http://127.0.0.1:9 --k 3", "gives options to a server that runs already"),
         ("--k 3", "names no model"),
-        ("./nowhere", "the server did not start; it said outpace: there is no model './nowhere'"),
+        ("./nowhere", "there is no model './nowhere'"),
+        ("./tests", "the server did not start; it said outpace: "),
+        ("o/m --nonsense", "outpace serve: unrecognized arguments: --nonsense"),
         ("@nonsense smollm2", "there is no commit 'nonsense'"),
     ],
 )

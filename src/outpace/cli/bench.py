@@ -11,12 +11,13 @@ from typing import Any
 from outpace.cli import bench_page, options
 from outpace.cli.exit_codes import INTERRUPTED
 from outpace.cli.status import Status
+from outpace.cli.subjects import checked
 from outpace.fingerprint import machine
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.run import Tokens, bench
 from outpace.lab.bench.settings import Asking, Load
-from outpace.lab.bench.subject import pinned, running, subject_of
+from outpace.lab.bench.subject import running
 from outpace.lab.workload.token_counter import read_tokenizer
 from outpace.lab.written import to_csv, to_json
 
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures each in turn; a page or a JSON line for each."""
     options.check_writable(args.csv)
     asking, load = Asking(**options.given(args, Asking)), Load(**options.given(args, Load))
-    subjects = [pinned(subject_of(named)) for named in args.target]
+    subjects = [checked(named) for named in args.target]
     tokens = None if asking.tokenizer is None else read_tokenizer(asking.tokenizer)
     status = Status(sys.stderr)
     records: list[BenchRecord] = []

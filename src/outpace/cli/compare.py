@@ -15,11 +15,12 @@ from typing import Any
 from outpace.cli import options
 from outpace.cli.exit_codes import INTERRUPTED
 from outpace.cli.status import Status
+from outpace.cli.subjects import checked
 from outpace.fingerprint import machine, one_line
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.run import Tokens
 from outpace.lab.bench.settings import Asking
-from outpace.lab.bench.subject import Subject, pinned, running, subject_of
+from outpace.lab.bench.subject import Subject, running
 from outpace.lab.paired.blocks import ROLES, counted
 from outpace.lab.paired.record import CompareRecord, Side
 from outpace.lab.paired.trial import Comparing, Contender, compare
@@ -87,7 +88,7 @@ def measured(named_a: str, named_b: str, args: argparse.Namespace) -> CompareRec
         OutpaceError: one cannot be measured; the message says why.
     """
     asking, comparing = Asking(**options.given(args, Asking)), Comparing(**options.given(args, Comparing))
-    subjects = [pinned(subject_of(each)) for each in (named_a, named_b)]
+    subjects = [checked(each) for each in (named_a, named_b)]
     tokens = None if asking.tokenizer is None else read_tokenizer(asking.tokenizer)
     asyncio.run(_reach([subject.url for subject in subjects if subject.url is not None]))
     status = Status(sys.stderr)
