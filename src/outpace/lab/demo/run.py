@@ -89,8 +89,8 @@ def run_demo(llm: LLM, prompts: Sequence[str], settings: DemoSettings, watcher: 
             "name an EAGLE-3 drafter with --drafter and a k of 1 or more"
         )
     pace, facts, before = Pace(settings.time_limit), machine(), others.read()
-    _warn_if_crowded(watcher)
     encoded = [llm.encode([{"role": "user", "content": prompt}]) for prompt in prompts]
+    _warn_if_crowded(watcher)
     plain = LLM.from_parts(llm.target, None, llm.config)
     loaders = extras(plain) if settings.compare else {}
     plan = Plan(
