@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -139,14 +140,15 @@ def test_ctrl_c_keeps_what_was_measured(workload: str, tmp_path: Path, capsys: p
     with listening(interrupting(1 + 2 + 6, **FAST)) as url:
         assert main([*words, url, "http://127.0.0.1:9"]) == 130
     shown = capsys.readouterr()
-    assert "! cut short: 5 of 20 requests were answered" in shown.out
-    assert "5 requests, 1 at a time" in shown.out and "decode tok/s of one stream" in shown.out
+    num = len(list(csv.DictReader(table.read_text().splitlines())))
+    assert 5 <= num < 20, "more than five if this machine is slow to hear it"
+    assert f"! cut short: {num} of 20 requests were answered" in shown.out
+    assert f"{num} requests, 1 at a time" in shown.out and "decode tok/s of one stream" in shown.out
     assert "cannot reach" not in shown.err, "the next one is not begun"
-    assert len(list(csv.DictReader(table.read_text().splitlines()))) == 5
     with listening(interrupting(1 + 2 + 6, **FAST)) as url:
         assert main([*words, url, "--json"]) == 130
     found = json.loads(capsys.readouterr().out)
-    assert found["cut_short"] is True and found["figures"]["num_requests"] == 5
+    assert found["cut_short"] is True and 5 <= found["figures"]["num_requests"] < 20
 
 
 def test_ctrl_c_before_the_first_answer_ends_it(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,10 +169,10 @@ def test_ctrl_c_keeps_the_blocks_of_a_comparison(
     assert shown.err.startswith("asking both servers what they are\nwarming up\nmeasuring\n")
     if flags:
         found = json.loads(shown.out)
-        assert found["cut_short"] is True and len(found["blocks"]) == 8 and found["num_blocks"] == 20
+        assert found["cut_short"] is True and 8 <= len(found["blocks"]) < found["num_blocks"] == 20
     else:
-        assert "8 blocks of six runs count" in shown.out
-        assert "! cut short: 8 of 20 blocks were measured" in shown.out
+        assert "blocks of six runs count" in shown.out
+        assert re.search(r"! cut short: (8|9|1\d) of 20 blocks were measured", shown.out)
 
 
 STARTS_A_SERVER = """

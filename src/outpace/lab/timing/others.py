@@ -60,7 +60,7 @@ def taken(before: Reading, after: Reading) -> Taken | None:
     if before.busy_s is None or after.busy_s is None or after.at_s <= before.at_s:
         return None
     busy, own = after.busy_s - before.busy_s, after.own_s - before.own_s
-    return _taken(max(0.0, busy - own) / (after.at_s - before.at_s))
+    return _taken((busy - own) / (after.at_s - before.at_s))
 
 
 def taken_now(seconds: float) -> Taken | None:
@@ -72,9 +72,10 @@ def taken_now(seconds: float) -> Taken | None:
 
 
 def _taken(cores: float) -> Taken:
+    """Clocks that are read one after the other may disagree: nobody takes less than none, or more than there are."""
     of = os.cpu_count() or 1
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else of
-    return Taken(cores=cores, of=of, own=own)
+    return Taken(cores=min(max(0.0, cores), of), of=of, own=own)
 
 
 def _busy_s() -> float | None:
