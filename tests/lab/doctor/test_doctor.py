@@ -249,6 +249,14 @@ def test_a_flat_throughput(clinic: Clinic) -> None:
     assert "it stays" in flat.text
 
 
+def test_noise_is_no_fall(clinic: Clinic) -> None:
+    """Its last windows are a fifth slower at the median, and some of them the fastest."""
+    noisy = (60.0, 30.0, 90.0, 61.0, 59.0, *[60.0] * 13, 48.0, 30.0, 90.0, 47.0, 49.0)
+    fall = of(clinic.ask(throughput(lambda i: noisy[i % len(noisy)])), "fall")
+    assert fall.answer == "no" and fall.numbers["ratio"] < 0.85
+    assert fall.numbers["ratio_95"][1] > 1.0
+
+
 def test_a_fall_that_verify_explains(clinic: Clinic) -> None:
     cycles = iter(range(100))
 
