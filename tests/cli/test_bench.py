@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,7 +103,9 @@ def test_all_requests_failed(workload: str, capsys: pytest.CaptureFixture[str]) 
         ("ftp://x", "'ftp://x' is no http URL"),
         ("http://127.0.0.1:9 --k 3", "gives options to a server that runs already"),
         ("--k 3", "names no model"),
-        ("./nowhere", "the server did not start; it said outpace: there is no model './nowhere'"),
+        ("./nowhere", "there is no model './nowhere'"),
+        ("./tests", "the server did not start; it said outpace: "),
+        ("o/m --nonsense", "outpace serve: unrecognized arguments: --nonsense"),
         ("@nonsense smollm2", "there is no commit 'nonsense'"),
     ],
 )
@@ -115,6 +122,94 @@ def test_a_server_without_metrics_or_models(workload: str, capsys: pytest.Captur
         assert "acceptance: the server tells none" in capsys.readouterr().out
         assert main(["bench", url, "--workload", workload, "--model-name", "other"]) == 2
     assert "has no model 'other'; it lists fake" in capsys.readouterr().err
+
+
+def interrupting(at: int, **settings: Any) -> FakeServer:
+    """A server at whose so manieth request somebody presses Ctrl-C."""
+
+    def press(number: int) -> None:
+        if number == at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return FakeServer(engine="vllm", tokens=31, on_asked=press, **settings)
+
+
+def test_ctrl_c_keeps_what_was_measured(workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "requests.csv"
+    words = ["bench", "--workload", workload, "--num-prompts", "20", "--csv", str(table)]
+    with listening(interrupting(1 + 2 + 6, **FAST)) as url:
+        assert main([*words, url, "http://127.0.0.1:9"]) == 130
+    shown = capsys.readouterr()
+    num = len(list(csv.DictReader(table.read_text().splitlines())))
+    assert 5 <= num < 20, "more than five if this machine is slow to hear it"
+    assert f"! cut short: {num} of 20 requests were answered" in shown.out
+    assert f"{num} requests, 1 at a time" in shown.out and "decode tok/s of one stream" in shown.out
+    assert "cannot reach" not in shown.err, "the next one is not begun"
+    with listening(interrupting(1 + 2 + 6, **FAST)) as url:
+        assert main([*words, url, "--json"]) == 130
+    found = json.loads(capsys.readouterr().out)
+    assert found["cut_short"] is True and 5 <= found["figures"]["num_requests"] < 20
+
+
+def test_ctrl_c_before_the_first_answer_ends_it(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with listening(interrupting(2, **FAST)) as url:
+        assert main(["bench", url, "--workload", workload]) == 130
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_ctrl_c_keeps_the_blocks_of_a_comparison(
+    flags: list[str], workload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--workload", workload, "--num-blocks", "20", "--max-tokens", "8", *flags]
+    quick = {"ttft_s": 0.002, "cycle_s": 0.002}
+    with listening(interrupting(2 + 5 * 8 + 3, **quick)) as a, listening(FakeServer(engine="vllm", **quick)) as b:
+        assert main(["compare", a, b, *words, "--fail-if-slower"]) == 130
+    shown = capsys.readouterr()
+    assert shown.err.startswith("asking both servers what they are\nwarming up\nmeasuring\n")
+    if flags:
+        found = json.loads(shown.out)
+        assert found["cut_short"] is True and 8 <= len(found["blocks"]) < found["num_blocks"] == 20
+    else:
+        assert "blocks of six runs count" in shown.out
+        assert re.search(r"! cut short: (8|9|1\d) of 20 blocks were measured", shown.out)
+
+
+STARTS_A_SERVER = """
+import subprocess, sys, time
+from outpace.lab.bench import own_server
+
+start = subprocess.Popen
+TELL = "print(json.dumps({'event': %r, 'port': 1}), file=sys.stderr, flush=True)"
+
+
+def stand_in(words, **options):
+    tells = [TELL % event for event in ("listening", "engine ready")]
+    process = start([sys.executable, "-c", "; ".join(["import json, sys, time", *tells, "time.sleep(600)"])], **options)
+    print(process.pid, flush=True)
+    return process
+
+
+own_server.subprocess.Popen = stand_in
+with own_server.own_server("m"):
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+"""The server does nothing; its id is printed."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_server_of_ours_hears_no_ctrl_c_and_ends_with_whoever_started_it(number: signal.Signals) -> None:
+    """It has a session of its own, so what ends the command has to end it."""
+    with subprocess.Popen([sys.executable, "-c", STARTS_A_SERVER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert process.stdout.readline() == "ready\n"
+        assert os.getsid(pid) == pid
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_our_own_server(server: Server, workload: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +322,7 @@ def test_exit_codes(
         Machine(seed=0, true_ratio=ratios[kind], noise=0.05 if kind == "inconclusive" else 0.01).blocks(24), 0.02
     )
     assert verdict.kind == kind
-    monkeypatch.setattr(compare, "measured", lambda *named: SimpleNamespace(verdict=verdict))
+    monkeypatch.setattr(compare, "measured", lambda *named: SimpleNamespace(verdict=verdict, cut_short=False))
     monkeypatch.setattr(compare, "lines", lambda record: ["a page"])
     assert main(["compare", "a", "b", *flags]) == code
 

@@ -97,3 +97,11 @@ def test_status_names_each_stage_once_elsewhere() -> None:
     for text in ("loading", "timing prompt 1: plain", "timing prompt 1: fast", "", "done"):
         status.show(text)
     assert out.getvalue() == "loading\ntiming prompt 1\ndone\n"
+
+
+def test_status_tells_of_a_long_stage_now_and_then_elsewhere() -> None:
+    out, now = io.StringIO(), 0.0
+    status = Status(out, lambda: now)
+    for now in (0.0, 10.0, 20.0, 30.0, 40.0):
+        status.show(f"measuring: {now:.0f} of 40 requests")
+    assert out.getvalue() == "measuring\nmeasuring: 20 of 40 requests\nmeasuring: 40 of 40 requests\n"

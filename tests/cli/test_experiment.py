@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
+from outpace.cli import experiment
 from outpace.cli.main import main
 
 QUICK: dict[str, Any] = {"tokens": 31, "ttft_s": 0.002, "cycle_s": 0.002}
@@ -68,11 +72,86 @@ def test_what_was_not_applied_or_is_not_known(
     assert not found["conclusion"].startswith("The change was applied")
 
 
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("o/m --nonsense 3", "outpace serve: unrecognized arguments: --nonsense 3"),
+        ("o/m --k 99", "k is 99; it must lie in 0 … 15"),
+        ("o/m --k two", "outpace serve: argument --k: invalid int value: 'two'"),
+        ("o/m --port -1", "port is -1"),
+        ("o/m --drafter ./nowhere", "there is no model './nowhere'"),
+        ("./nowhere --k 3", "there is no model './nowhere'"),
+        ("@nonsense o/m", "there is no commit 'nonsense'"),
+    ],
+)
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_what_could_not_be_run_is_refused_when_it_is_written_down(
+    side: str, named: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert new(*((named, "o/m") if side == "a" else ("o/m", named))) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"outpace: --{side} '{named}': ") and message in said and said.count("\n") == 1
+    assert not Path("experiments").exists()
+
+
+def test_options_of_another_commit_are_its_own() -> None:
+    assert new("@HEAD o/m --an-option-of-then 3", "o/m") == 0
+
+
+def test_a_log_that_becomes_unreadable_loses_no_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a log while it is checked, and packed by its rotation while servers are asked."""
+    log = Path("b.log")
+    log.write_text("a log\n")
+
+    def rotate(number: int) -> None:
+        if number == 3:
+            log.write_bytes(gzip.compress(b"a log"))
+
+    with listening(FakeServer(engine="vllm", on_asked=rotate, **QUICK)) as url:
+        assert new(url, url, "--setting", "k=4") == 0
+        capsys.readouterr()
+        words = ["experiment", "run", "k4", "--workload", "asks.jsonl", "--num-blocks", "1"]
+        assert main([*words, "--log-b", "b.log", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["outcome"]
+    assert found["applied"] == "unknown" and found["ratio"] is not None
+    (told,) = (line for line in found["observed"] if "log" in line)
+    assert told.startswith("a log could not be read, and says nothing of the change: b.log is packed with gzip")
+    (folder,) = Path("experiments").glob("*-k4")
+    assert len(json.loads((folder / "compare.json").read_text())["blocks"]) == 1
+
+
+def test_what_was_measured_is_kept_whatever_comes_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("a defect of ours")
+
+    monkeypatch.setattr(experiment, "outcome", broken)
+    with listening(FakeServer(engine="vllm", **QUICK)) as url:
+        assert new(url, url) == 0
+        with pytest.raises(RuntimeError):
+            main(["experiment", "run", "k4", "--workload", "asks.jsonl", "--num-blocks", "1"])
+    (folder,) = Path("experiments").glob("*-k4")
+    assert len(json.loads((folder / "compare.json").read_text())["blocks"]) == 1
+
+
+def test_ctrl_c_keeps_the_blocks_so_far(capsys: pytest.CaptureFixture[str]) -> None:
+    def press(number: int) -> None:
+        if number == 2 + 5 + 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    b = FakeServer(engine="vllm", **QUICK)
+    with listening(FakeServer(engine="vllm", on_asked=press, **QUICK)) as first, listening(b) as second:
+        assert new(first, second) == 0
+        capsys.readouterr()
+        assert run() == 130
+    found = json.loads(capsys.readouterr().out)["outcome"]
+    assert found["cut_short"] is True and any(line.startswith("cut short: ") for line in found["observed"])
+
+
 @pytest.mark.parametrize("words", [[], ["--json"]])
 def test_the_list_is_shown_without_what_is_broken_which_is_named(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert new("m", "n") == 0
+    assert new("o/m", "o/n") == 0
     broken = Path("experiments/2026-11-30-broken")
     broken.mkdir()
     (broken / "experiment.json").write_text("{")
@@ -91,7 +170,10 @@ def test_the_list_is_shown_without_what_is_broken_which_is_named(
         (["new", "x", "--hypothesis", "h", "--change", "c", "--a", "--k", "--b", "m"], None),
         (["new", "x", "--hypothesis", "h", "--change", "c", "--a", "ftp://x", "--b", "m"], "is no http URL"),
         (["new", "x", "--hypothesis", "h", "--change", "c", "--a", "http://u:p@x", "--b", "m"], "holds a password"),
-        (["new", "x", "--hypothesis", "h", "--change", "c", "--a", "m", "--b", "m", "--setting", "k"], "NAME=VALUE"),
+        (
+            ["new", "x", "--hypothesis", "h", "--change", "c", "--a", "o/m", "--b", "o/m", "--setting", "k"],
+            "NAME=VALUE",
+        ),
     ],
 )
 def test_what_is_refused(words: list[str], message: str | None, capsys: pytest.CaptureFixture[str]) -> None:

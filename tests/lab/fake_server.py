@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -46,6 +46,8 @@ class FakeServer(httpx2.AsyncBaseTransport):
     others: int = 0
     """Tokens written for others meanwhile, an answer."""
     slower: float = 1.0
+    on_asked: Callable[[int], None] = lambda number: None
+    """Told of each request before it is answered, counted from 1."""
     varies: bool = False
     """The same prompt is answered otherwise each time."""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -81,6 +83,7 @@ class FakeServer(httpx2.AsyncBaseTransport):
 
     def _answer(self, body: dict[str, Any]) -> httpx2.Response:
         self.asked.append(body)
+        self.on_asked(len(self.asked))
         said = set(body) | set(body.get("stream_options", {}))
         for name in self.refuse:
             if name in said:

@@ -30,7 +30,7 @@ from outpace.lab.profile.record import Paired, ProfileRecord
 from outpace.lab.report.files import Breakeven, Doctor, Source, read
 from outpace.lab.report.html import Markup, tag
 from outpace.lab.report.page import page
-from outpace.lab.report.sentences import sentences
+from outpace.lab.report.sentences import CANNOT, leads
 from outpace.lab.written import to_json
 from outpace.version import __version__
 
@@ -62,7 +62,8 @@ def source(result: Any, name: str = "here.json") -> Source:
 
 
 def told(*results: Any) -> list[str]:
-    return [text for text, _ in sentences([source(result) for result in results])]
+    """Every sentence, of all results."""
+    return [text for each in leads([source(result) for result in results]) for text in each.sentences]
 
 
 def real(profile: ProfileRecord, **changes: Any) -> ProfileRecord:
@@ -160,7 +161,7 @@ def test_a_whole_page() -> None:
 
 def test_what_stands_on_top_is_not_said_again_below() -> None:
     doctor = msgspec.convert(json.loads((DATA / "doctor.json").read_text()), type=Doctor)
-    first = doctor.verdict[0].partition(":")[0]
+    first = doctor.verdict[0].partition(", ")[0]
     assert page([source(doctor)]).count(first) == 1
     assert page([source(real(gpu_profile())), source(doctor)]).count(first) == 1, "the profile speaks on top"
 
@@ -177,7 +178,8 @@ def test_figures_that_were_given_end_in_what_would_have_to_change() -> None:
     assert told(found.result)[2] == (
         "Leave speculation off until a cycle brings more than 2.42 tokens or a verify takes less than 24.2 ms."
     )
-    assert told(replace(found.result, ratio=1.2))[2] == "Nothing in these files asks for a change."
+    assert told(found.result)[0].startswith("By the figures that were given, speculation does not pay: 68.3 tok/s")
+    assert len(told(replace(found.result, ratio=1.2))) == 2, "nothing asks for a change"
     shown = page([found])
     assert "accept length ↓" in shown and "verify in plain steps →" in shown
     assert "150.0 tok/s" in shown and "What a speed takes" in shown
@@ -262,9 +264,22 @@ def test_sentences_of_a_profile() -> None:
     assert why == "Verify takes 85% of a cycle of 5.0 ms; a cycle brings 2.60 tokens and breaks even at 1.17."
     assert trust == "The parts add up: 0.5% of the cycle is unexplained, and watching it cost +0.4% (-0.1% … +0.8%)."
     slow = real(gpu_profile(), speedup=Paired(median=0.9, low=0.85, high=0.95))
-    assert told(slow)[0].startswith("Speculation costs speed for a model")
-    unsure = real(gpu_profile(), speedup=Paired(median=1.1, low=0.9, high=1.3))
-    assert told(unsure)[0].startswith("Speculation makes no certain difference")
+    assert told(slow)[0].startswith("Speculation does not pay for a model")
+
+
+def test_a_profile_claims_no_more_than_its_interval() -> None:
+    unsure, _, more = told(real(gpu_profile(), speedup=Paired(median=1.1, low=0.9, high=1.3)))
+    assert unsure.startswith("Whether speculation pays is too close to tell for a model on cuda")
+    assert more.endswith("more rounds (--num-rounds) would settle it.")
+    few = Paired(median=2.2, low=None, high=None)
+    way = replace(gpu_profile().served, slowdown=few)
+    pays, _, trust = told(real(gpu_profile(), speedup=few, num_rounds=2, ways=(way,)))
+    assert pays == (
+        "There are too few rounds to tell whether speculation pays for a model on cuda: 514.9 tok/s against 232.5 "
+        "plain, 2.20× without an interval."
+    )
+    assert "in too few rounds for an interval" in trust
+    assert trust.endswith("An interval takes 6 rounds or more (--num-rounds); there are 2.")
 
 
 def test_random_weights_are_never_said_to_pay() -> None:
@@ -272,27 +287,50 @@ def test_random_weights_are_never_said_to_pay() -> None:
 
 
 def test_what_no_file_says_is_said_to_be_unknown() -> None:
-    pays, why, all_well = told(benched())
-    assert pays.startswith("Whether speculation pays cannot be said")
-    assert why.startswith("Why it is as fast as it is cannot be said")
+    pays, speed, all_well = told(benched())
+    assert pays == CANNOT
+    assert speed.startswith("A stream of fake wrote 150.0 tok/s (150.0 … 150.0)")
     assert all_well == "All 4 requests were answered."
+    figures = benched().figures
+    assert figures.decode_tok_s is not None
+    few = replace(figures, by_context=(), decode_tok_s=replace(figures.decode_tok_s, low=None, high=None))
+    assert "150.0 tok/s (too few requests for an interval, which takes 4)" in told(replace(benched(), figures=few))[1]
     alone = real(gpu_profile(), plain=None, speedup=None, break_even=None)
     assert told(alone)[0].startswith("Whether speculation pays cannot be said")
 
 
 def test_sentences_of_the_doctor_are_its_own_verdict() -> None:
     (found,) = read([DATA / "doctor.json"])
-    assert told(found.result) == found.result.verdict  # type: ignore[union-attr]
+    verdict = found.result.verdict  # type: ignore[union-attr]
+    assert told(found.result) == [f"sglang-eagle3-tp8.log: {verdict[0]}", *verdict[1:]]
+    assert told(replace(found.result, subject=None)) == verdict, "a result of an earlier version"  # type: ignore[type-var]
+
+
+def test_what_was_cut_short_is_said_to_be() -> None:
+    record = replace(benched(), cut_short=True, load=replace(benched().load, num_prompts=24))
+    assert told(record)[-1] == "It was cut short: 4 of 24 requests were answered."
+    assert told(replace(compared(num=9), cut_short=True, num_blocks=24))[-1] == (
+        "It was cut short: 9 of 24 blocks were measured."
+    )
 
 
 def test_sentences_of_a_comparison() -> None:
     assert told(compared())[0].startswith("eagle is faster than plain: 1.1")
     assert told(compared(1.0))[0].startswith("eagle is as fast as plain within 2%")
-    pays, _, more = told(compared(num=5))
+    pays, more = told(compared(num=5))
     assert pays == "Whether eagle is faster than plain is not settled: 5 blocks count; a verdict takes 8."
     assert more == "About 3 more blocks would settle it."
 
 
-def test_each_sentence_names_the_file_it_rests_on() -> None:
-    found = [source(benched(), "bench.json"), source(compared(), "compare.json"), source(real(gpu_profile()), "p.json")]
-    assert [name for _, name in sentences(found)] == ["compare.json", "p.json", "bench.json"]
+def test_no_sentence_mixes_results_and_each_names_its_file() -> None:
+    """Two models, two verdicts: of neither is the other's reason told."""
+    pays = real(gpu_profile())
+    slow = real(replace(gpu_profile(), speedup=Paired(median=0.9, low=0.85, high=0.95)), break_even=2.9)
+    found = leads([source(benched(), "bench.json"), source(pays, "p.json"), source(replace(slow, model="b"), "b.json")])
+    assert [each.name for each in found] == ["p.json", "b.json", "bench.json"], "those that tell whether it pays first"
+    first, second, third = (each.sentences for each in found)
+    assert first[0].startswith("Speculation pays for a model") and "breaks even at 1.17" in first[1]
+    assert second[0].startswith("Speculation does not pay for b") and "breaks even at 2.90" in second[1]
+    assert third[0].startswith("A stream of fake")
+    shown = page([source(pays, "p.json"), source(replace(slow, model="b"), "b.json")])
+    assert shown.count('class="lead"') == 2

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from outpace.cli import bench_page, options
+from outpace.cli.exit_codes import INTERRUPTED
 from outpace.cli.status import Status
+from outpace.cli.subjects import checked
 from outpace.fingerprint import machine
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.run import Tokens, bench
 from outpace.lab.bench.settings import Asking, Load
-from outpace.lab.bench.subject import pinned, running, subject_of
+from outpace.lab.bench.subject import running
 from outpace.lab.workload.token_counter import read_tokenizer
 from outpace.lab.written import to_csv, to_json
 
@@ -34,7 +36,8 @@ examples:
   outpace bench http://localhost:8000 --workload my.jsonl --csv requests.csv
 
 A workload file has one JSON value a line: a text, or an object with "prompt", "messages" or "turns". A key for the
-server is taken from the environment variable OPENAI_API_KEY. Exit code 1 means that no request went well.
+server is taken from the environment variable OPENAI_API_KEY. Exit code 1 means that no request went well. Ctrl-C
+ends it with the figures so far, said to be cut short, and the exit code 130.
 """
 
 
@@ -52,27 +55,31 @@ def run(args: argparse.Namespace) -> int:
     """Measures each in turn; a page or a JSON line for each."""
     options.check_writable(args.csv)
     asking, load = Asking(**options.given(args, Asking)), Load(**options.given(args, Load))
-    subjects = [pinned(subject_of(named)) for named in args.target]
+    subjects = [checked(named) for named in args.target]
     tokens = None if asking.tokenizer is None else read_tokenizer(asking.tokenizer)
     status = Status(sys.stderr)
-    records = []
-    for subject in subjects:
-        if subject.model is not None:
-            status.show(f"starting a server for {subject.label}")
-        with running(subject) as url:
-            record = asyncio.run(_bench(url, asking, load, tokens, status))
-        status.clear()
-        print(to_json(record) if args.json else "\n".join(bench_page.lines(record)), flush=True)
-        records.append(record)
-    if args.csv is not None:
-        options.write(args.csv, to_csv(rows(records)))
+    records: list[BenchRecord] = []
+    try:
+        for subject in subjects:
+            if subject.model is not None:
+                status.show(f"starting a server for {subject.label}")
+            with running(subject) as url:
+                record = asyncio.run(_bench(url, asking, load, tokens, status))
+            status.clear()
+            print(to_json(record) if args.json else "\n".join(bench_page.lines(record)), flush=True)
+            records.append(record)
+            if record.cut_short:
+                return INTERRUPTED
+    finally:
+        if args.csv is not None and records:
+            options.write(args.csv, to_csv(rows(records)))
     return 0 if all(record.figures.num_failed < record.figures.num_requests for record in records) else 1
 
 
 async def _bench(url: str, asking: Asking, load: Load, tokens: Tokens | None, status: Status) -> BenchRecord:
     endpoint = Endpoint(url, api_key=options.api_key())
     try:
-        return await bench(endpoint, asking, load, tokens=tokens, client=machine, progress=status.show)
+        return await bench(endpoint, asking, load, tokens=tokens, client=machine, progress=status.show, may_be_cut=True)
     finally:
         await endpoint.close()
 

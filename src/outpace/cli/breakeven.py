@@ -15,6 +15,7 @@ from outpace.lab.breakeven.balance import Balance
 from outpace.lab.breakeven.best_k import best
 from outpace.lab.breakeven.cost_rows import CostRows, read_cost_rows
 from outpace.lab.breakeven.report import BreakevenReport, Figures, Reach, report
+from outpace.lab.intervals.verdict import by_given_figures
 
 SUMMARY = "whether speculation pays, by arithmetic on figures that you give"
 DESCRIPTION = """
@@ -119,10 +120,9 @@ def lines(found: BreakevenReport) -> list[str]:
 
 
 def _verdict(balance: Balance) -> list[str]:
-    pays = balance.accept_length > balance.break_even
     return [
-        f"Speculation {'pays' if pays else 'does not pay'}: {balance.tok_s:.1f} tok/s against "
-        f"{balance.plain_tok_s:.1f} plain, {balance.speedup:.2f}×.",
+        f"{by_given_figures(balance.speedup)}: {balance.tok_s:.1f} tok/s against {balance.plain_tok_s:.1f} plain, "
+        f"{balance.speedup:.2f}×.",
         f"A cycle costs {balance.break_even:.2f} plain steps, so it must bring {balance.break_even:.2f} tokens to "
         f"break even; it brings {balance.accept_length:.2f}.",
     ]

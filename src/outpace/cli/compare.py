@@ -13,12 +13,14 @@ from statistics import median
 from typing import Any
 
 from outpace.cli import options
+from outpace.cli.exit_codes import INTERRUPTED
 from outpace.cli.status import Status
+from outpace.cli.subjects import checked
 from outpace.fingerprint import machine, one_line
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.run import Tokens
 from outpace.lab.bench.settings import Asking
-from outpace.lab.bench.subject import Subject, pinned, running, subject_of
+from outpace.lab.bench.subject import Subject, running
 from outpace.lab.paired.blocks import ROLES, counted
 from outpace.lab.paired.record import CompareRecord, Side
 from outpace.lab.paired.trial import Comparing, Contender, compare
@@ -36,6 +38,7 @@ A and B are URLs, or models to serve here; options of `outpace serve` stand behi
 this repository before it. Two models are loaded at the same time.
 
 The exit code is 0 whatever the verdict, 1 if B is slower and --fail-if-slower was given, 2 if something was refused.
+Ctrl-C ends it with the blocks so far, said to be cut short, and the exit code 130.
 
 examples:
   outpace compare http://localhost:8000 http://localhost:8001
@@ -69,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     print(to_json(record) if args.json else "\n".join(lines(record)))
     if args.csv is not None:
         options.write(args.csv, to_csv(record.rows()))
+    if record.cut_short:
+        return INTERRUPTED
     return SLOWER if args.fail_if_slower and record.verdict.kind == "slower" else 0
 
 
@@ -83,7 +88,7 @@ def measured(named_a: str, named_b: str, args: argparse.Namespace) -> CompareRec
         OutpaceError: one cannot be measured; the message says why.
     """
     asking, comparing = Asking(**options.given(args, Asking)), Comparing(**options.given(args, Comparing))
-    subjects = [pinned(subject_of(each)) for each in (named_a, named_b)]
+    subjects = [checked(each) for each in (named_a, named_b)]
     tokens = None if asking.tokenizer is None else read_tokenizer(asking.tokenizer)
     asyncio.run(_reach([subject.url for subject in subjects if subject.url is not None]))
     status = Status(sys.stderr)

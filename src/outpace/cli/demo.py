@@ -13,19 +13,23 @@ from outpace.cli import options
 from outpace.cli.columns import Columns
 from outpace.cli.status import Status
 from outpace.fingerprint import machine, one_line
+from outpace.lab.demo.contenders import ENGINE, PLAIN, SPECULATIVE
 from outpace.lab.demo.lossless import Difference
 from outpace.lab.demo.report import DemoReport, Measured
-from outpace.lab.demo.run import ENGINE, PLAIN, PROMPTS, SPECULATIVE, DemoSettings, run_demo
-from outpace.lab.intervals.bootstrap import MIN_VALUES
+from outpace.lab.demo.run import PROMPTS, DemoSettings, run_demo
+from outpace.lab.intervals.verdict import in_short, times
 from outpace.lab.timing.answer import Timing
 
 SUMMARY = "plain and speculative decoding side by side, measured, with the reason why"
 DESCRIPTION = """
 Answers a few ordinary questions twice, plainly and with speculation, checks that the answers are the same, and measures
-both in one interleaved run on this machine, beside transformers' own generate where it is installed.
+both in one interleaved run on this machine, beside transformers' own generate where it is installed. That takes about
+two minutes on two idle cores. Where it would take longer than --time-limit, less is measured; where other programs take
+the cores, that is said, since then nothing else is sure.
 
 examples:
   outpace demo
+  outpace demo --time-limit 60
   outpace demo --json > demo.json
   outpace demo --k 6 --max-tokens 128
   outpace demo ./my-model --drafter ./my-drafter --prompt "Write a haiku." --quick
@@ -84,34 +88,43 @@ class Page:
         print(f"{llm.target.source.name} · {dtype} · {llm.device} · k = {llm.config.k}")
         print(one_line(machine()))
 
-    def begin(self, prompt: str) -> None:
+    def begin(self, prompt: str, place: str) -> None:
+        """An answer is shown as it comes, so the place is told before it; where none is shown, on the status line."""
+        if self._silent:
+            self._status.show(f"answering prompt {place}")
+            return
         self._status.clear()
-        if not self._silent:
-            print(f"\n❯ {prompt}\n")
-            self._columns.begin()
+        print(f"\n❯ {prompt}   ({place})\n")
+        self._columns.begin()
 
     def chunk(self, who: str, chunk: Chunk) -> None:
         if not self._silent:
             self._columns.add(who, chunk.text)
 
     def end(self, who: str, timing: Timing) -> None:
+        """No speed: an answer that was seen once, while it was shown, is no measurement."""
         if not self._silent:
             drafted = f" · accept length {timing.accept_length:.2f}" if who == SPECULATIVE else ""
-            self._columns.close(who, f"{timing.tok_s:.1f} tok/s{drafted}")
+            self._columns.close(who, f"{len(timing.token_ids)} tokens{drafted}")
 
     def progress(self, text: str) -> None:
         self._status.show(text)
+
+    def warn(self, text: str) -> None:
+        self._status.clear()
+        print(f"! {text}", file=sys.stderr, flush=True)
 
 
 def summary(report: DemoReport) -> str:
     """The table, the verdict and the reason."""
     speedup = report.speedup
-    lines = ["", f"Measured interleaved, {report.seconds:.0f} s in all:", ""]
-    lines += [f"  {_name(m):28} {m.tok_s:7.1f} tok/s   {m.tok_s / report.plain.tok_s:5.2f}×" for m in report.measured]
-    lines += ["", f"  speedup        {speedup.value:.2f}× over the fastest plain decoding ({_range(report)})"]
+    lines = ["", *(f"! {warning}" for warning in report.warnings())]
+    lines += [f"Measured interleaved, {report.seconds:.0f} s in all:", ""]
+    lines += [_row(measured, report.plain.tok_s) for measured in report.measured]
+    lines += ["", f"  speedup        {times(speedup)} over the fastest plain decoding: {in_short(speedup)}"]
     lines += [f"  accept length  {report.balance.accept_length:.2f} tokens a cycle, of {report.k + 1} at most"]
     lines += [f"  break-even     {report.balance.break_even:.2f}", f"  lossless:      {lossless(report)}", ""]
-    return "\n".join([*lines, textwrap.fill(report.balance.why(), WIDTH)])
+    return "\n".join([*lines, textwrap.fill(report.why(), WIDTH)])
 
 
 def lossless(report: DemoReport) -> str:
@@ -135,13 +148,8 @@ def _parting(difference: Difference) -> str:
     return f"{place}: plain's logits of the two choices lie {difference.gap:.3g} apart"
 
 
-def _name(measured: Measured) -> str:
-    return f"{measured.kind} {measured.dtype}".strip()
-
-
-def _range(report: DemoReport) -> str:
-    interval = report.speedup
-    if interval.bounds is None:
-        return f"no interval: it takes {MIN_VALUES} prompts or more"
-    found = f"95%: {interval.bounds[0]:.2f} … {interval.bounds[1]:.2f}"
-    return found if interval.conclusive else f"{found}, inconclusive"
+def _row(measured: Measured, plain_tok_s: float) -> str:
+    """Its speed, that over plain decoding's, and how far rounds lie apart."""
+    name, rounds = f"{measured.kind} {measured.dtype}".strip(), measured.by_round
+    spread = f"{min(rounds):.1f} … {max(rounds):.1f} by round" if len(rounds) > 1 else "one round"
+    return f"  {name:28} {measured.tok_s:7.1f} tok/s   {measured.tok_s / plain_tok_s:5.2f}×   {spread}"

@@ -12,10 +12,11 @@ import msgspec
 
 from outpace.cli import options
 from outpace.cli.compare import measured, sentence
+from outpace.cli.exit_codes import INTERRUPTED
 from outpace.cli.status import Status
-from outpace.errors import ConfigError
+from outpace.cli.subjects import checked
+from outpace.errors import ConfigError, OutpaceError
 from outpace.lab.bench.settings import Asking
-from outpace.lab.bench.subject import subject_of
 from outpace.lab.experiments import page
 from outpace.lab.experiments.outcome import outcome
 from outpace.lab.experiments.record import Experiment
@@ -78,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     experiment = {"new": _new, "run": _run, "show": _show}[args.verb](args, store)
     print(msgspec.json.encode(experiment).decode() if args.json else "\n".join(page.markdown(experiment)))
-    return 0
+    cut_short = args.verb == "run" and experiment.outcome is not None and experiment.outcome.cut_short
+    return INTERRUPTED if cut_short else 0
 
 
 def _list(args: argparse.Namespace, store: Store) -> None:
@@ -95,10 +97,8 @@ def _list(args: argparse.Namespace, store: Store) -> None:
 
 
 def _new(args: argparse.Namespace, store: Store) -> Experiment:
-    for named in (args.a, args.b):
-        url = subject_of(named).url
-        if url is not None and urlsplit(url).password is not None:
-            raise ConfigError("the URL holds a password, which would be kept; give a key in OPENAI_API_KEY instead")
+    for side, named in (("--a", args.a), ("--b", args.b)):
+        _check(side, named)
     experiment = Experiment(
         name=args.name,
         created_at=now(),
@@ -112,6 +112,20 @@ def _new(args: argparse.Namespace, store: Store) -> Experiment:
     return experiment
 
 
+def _check(side: str, named: str) -> None:
+    """Now, since a run may be weeks away.
+
+    Raises:
+        ConfigError: it names nothing that could be measured, or something that must not be kept.
+    """
+    try:
+        url = checked(named).url
+    except OutpaceError as error:
+        raise ConfigError(f"{side} {named!r}: {error}") from error
+    if url is not None and urlsplit(url).password is not None:
+        raise ConfigError("the URL holds a password, which would be kept; give a key in OPENAI_API_KEY instead")
+
+
 def _run(args: argparse.Namespace, store: Store) -> Experiment:
     folder, experiment = store.find(args.name)
     store.check_unfinished(folder, experiment)
@@ -119,10 +133,11 @@ def _run(args: argparse.Namespace, store: Store) -> Experiment:
         if log is not None and not log.is_file():
             raise ConfigError(f"cannot read {log}; name the log of a server")
     record = measured(experiment.a, experiment.b, args)
+    store.keep(folder, experiment, record)  # before anything else is read: what was measured is not lost
     status = Status(sys.stderr)
     found = outcome(experiment, record, sentence(record.verdict), args.log_a, args.log_b, status.show)
     status.clear()
-    return store.finish(folder, experiment, record, found)
+    return store.finish(folder, experiment, found)
 
 
 def _show(args: argparse.Namespace, store: Store) -> Experiment:

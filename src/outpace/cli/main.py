@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 import outpace
+from outpace.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, REFUSED
 from outpace.errors import OutpaceError
 
 COMMANDS = {
@@ -35,7 +36,7 @@ COMMANDS = {
 
 EXAMPLES = """\
 examples:
-  outpace demo                                    see it work on this machine, in about two minutes
+  outpace demo                                    see it work on this machine; two minutes on two idle cores
   outpace chat smollm2                            talk to the small default model
   outpace generate smollm2 "What is a prime?"     one answer on stdout, figures on stderr
   outpace serve smollm2                           an OpenAI-compatible server on port 8000
@@ -49,8 +50,6 @@ examples:
 Answers and JSON go to stdout, progress and figures to stderr. Exit code 2 means that something was refused; the line
 on stderr names the value, the limit and the remedy.
 """
-
-REFUSED, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
 
 class Command(Protocol):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.verdict import lead, settles, times
 from outpace.lab.profile.record import ProfileRecord, Way
-from outpace.lab.profile.table import cost, heading, rows, said, times
+from outpace.lab.profile.table import cost, heading, rounds_of, rows
 
 WIDTH = 100
 NAME = 26
@@ -43,6 +45,15 @@ def _line(name: str, cells: tuple[str, ...] | list[str], num_ways: int) -> str:
     return f"{name:{NAME}}{''.join(f'{cell:>{width}}' for cell, width in zip(cells, widths, strict=True))}".rstrip()
 
 
+def _pays(record: ProfileRecord, ratio: Interval) -> list[str]:
+    """The verdict, and what would settle it."""
+    if record.simulated:
+        return [f"{times(ratio)} plain decoding's speed, under simulated acceptance, which says nothing of a model"]
+    over = rounds_of(record)
+    settling = settles(ratio, over)
+    return [f"{lead(ratio, over)}: its speed over plain decoding's is {times(ratio)}. {settling or ''}".rstrip()]
+
+
 def _launch(record: ProfileRecord) -> list[str]:
     if record.launch_ms is None:
         return []
@@ -57,8 +68,9 @@ def _below(record: ProfileRecord) -> list[str]:
         plain, ratio = record.plain, record.speedup
         found.append(
             f"plain step {plain.cycle_ms:.3f} ms, {plain.tok_s:.1f} tok/s ({plain.low:.1f} … {plain.high:.1f}): "
-            f"break-even accept length {record.break_even:.2f}; speculation {said(ratio)}, {times(ratio)}"
+            f"break-even accept length {record.break_even:.2f}"
         )
+        found += _pays(record, ratio.interval)
     if record.acceptance_at:
         pairs = zip(record.acceptance_at, record.judged_at, strict=True)
         accepted = ", ".join(f"{chance:.2f} of {judged}" for chance, judged in pairs)

@@ -14,8 +14,9 @@ from outpace.lab.report.page import page
 
 SUMMARY = "results of other commands as one HTML file that opens offline"
 DESCRIPTION = """
-Puts what bench, compare, profile, breakeven and doctor print with --json into one HTML file: three sentences first,
-then every result with its drawings, then the machines they were taken on. It needs neither network nor scripts.
+Puts what bench, compare, profile, breakeven and doctor print with --json into one HTML file: what each result says
+in a few sentences, then every result with its drawings, then the machines they were taken on. It needs neither network
+nor scripts.
 
 examples:
   outpace report profile.json -o report.html

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -17,6 +17,7 @@ from outpace import EngineConfig
 from outpace.cli import options
 from outpace.distributed.launcher import Launched, launched
 from outpace.errors import ConfigError, EngineError
+from outpace.models.source import check_name
 from outpace.server.run import serve
 from outpace.server.settings import ServerConfig
 from outpace.server.wire import Start
@@ -113,6 +114,29 @@ def _under_torchrun(settings: Mapping[str, Any], here: Launched) -> dict[str, An
             "--max-restarts, and leave this out"
         )
     return {"max_restarts": 0}
+
+
+class _Raising(argparse.ArgumentParser):
+    """Says what is wrong to whoever asked, and ends nothing."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"outpace serve: {message}")
+
+
+def check_words(model: str, flags: Sequence[str]) -> None:
+    """That `outpace serve MODEL FLAGS` has options that there are, with values that may be, and a model that can be.
+
+    Raises:
+        ConfigError, CheckpointError: it has not; the message is the one that serve would end with.
+    """
+    parser = _Raising(prog="outpace")
+    add_parser(parser.add_subparsers())
+    settings = _settings(parser.parse_args(["serve", model, *flags]))
+    start = start_of(settings)
+    ServerConfig(**part(settings, ServerConfig))
+    for name in (start.model, start.drafter):
+        if name not in (None, "auto"):
+            check_name(name)
 
 
 def start_of(settings: Mapping[str, Any]) -> Start:

@@ -1,4 +1,4 @@
-"""How results are written: figures to so many digits, typed values as JSON, rows as CSV.
+"""How results are written: figures to so many digits, typed values as JSON, rows as CSV, times for people.
 
 It needs neither torch nor a network's packages.
 """
@@ -20,6 +20,11 @@ def significant(value: float) -> float:
 def to_json(record: Any) -> str:
     """On one line."""
     return msgspec.json.encode(record, enc_hook=str).decode()
+
+
+def about(seconds: float) -> str:
+    """A time that is not exact: "about 40 s", "about 3 min"."""
+    return f"about {max(1, round(seconds))} s" if seconds < 100.0 else f"about {round(seconds / 60.0)} min"
 
 
 def to_csv(rows: list[dict[str, Any]]) -> str:

@@ -42,21 +42,33 @@ def locate(name: str, files: Sequence[str] = TARGET_FILES) -> Source:
     Raises:
         CheckpointError: there is no such model, or it cannot be fetched.
     """
+    check_name(name)
     if name == smollm2.ALIAS:
         return Source(kind="gguf", path=smollm2.fetch(), name=name)
     path = Path(name).expanduser()
-    if name and path.is_dir():
+    if path.is_dir():
         return Source(kind="directory", path=path, name=name)
     if path.is_file():
-        if path.suffix.lower() != ".gguf":
-            raise CheckpointError(f"{name} is a file, but not a .gguf; give the directory that holds the safetensors")
         return Source(kind="gguf", path=path, name=name)
-    if not _HUB_ID.fullmatch(name) or path.suffix.lower() == ".gguf":
+    return Source(kind="directory", path=_fetch(name, files), name=name)
+
+
+def check_name(name: str) -> None:
+    """That a name can stand for something, without fetching it.
+
+    Raises:
+        CheckpointError: it stands for nothing here, and the hub has no such names.
+    """
+    path = Path(name).expanduser()
+    if name == smollm2.ALIAS or (name and path.is_dir()):
+        return
+    if path.is_file() and path.suffix.lower() != ".gguf":
+        raise CheckpointError(f"{name} is a file, but not a .gguf; give the directory that holds the safetensors")
+    if not path.is_file() and (not _HUB_ID.fullmatch(name) or path.suffix.lower() == ".gguf"):
         raise CheckpointError(
             f"there is no model {name!r}: it is neither {smollm2.ALIAS!r}, nor a directory or .gguf file here, "
             "nor a hub id of the form owner/name"
         )
-    return Source(kind="directory", path=_fetch(name, files), name=name)
 
 
 def _fetch(name: str, files: Sequence[str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from outpace.errors import ConfigError
 from outpace.lab.bench import run as bench_run
 from outpace.lab.bench.endpoint import Endpoint, without_secrets
 from outpace.lab.bench.exposed import Metrics, of_counters, read_metrics
+from outpace.lab.bench.progress import Progress
 from outpace.lab.bench.record import BenchRecord
 from outpace.lab.bench.settings import Asking, Load
 from outpace.lab.written import to_json
@@ -191,6 +193,55 @@ def test_failures_are_counted_and_shown(workload: str) -> None:
     assert found.num_failed == 3 and found.errors == {"HTTP 500": 3}
     assert found.examples == {"HTTP 500": "HTTP 500: the engine is on fire"}
     assert found.total_tokens == 6 * 61
+
+
+def cut(server: FakeServer, workload: str, at: int, **settings: Any) -> BenchRecord:
+    """What is kept when the run is cancelled as so manieth request arrives."""
+
+    async def whole() -> BenchRecord:
+        task = asyncio.current_task()
+        assert task is not None
+        server.on_asked = lambda number: task.cancel() and None if number == at else None
+        endpoint = Endpoint(URL, transport=server)
+        load = Load(**{"num_prompts": 9, "num_warmup": 2} | settings)
+        asking = Asking(workload=(workload,))
+        return await bench_run.bench(endpoint, asking, load, client=dict, may_be_cut=True)
+
+    return run(whole())
+
+
+@pytest.mark.parametrize("load", [{}, {"concurrency": 3, "num_warmup": 3}, {"request_rate": 0.5}])
+def test_what_was_answered_before_it_was_cut_short_is_kept(load: dict[str, Any], workload: str) -> None:
+    """What was under way then is no failure and in no figure."""
+    record = cut(FakeServer(engine="vllm"), workload, 1 + load.get("num_warmup", 2) + 6, **load)
+    done = 3 if "concurrency" in load else 5
+    assert record.cut_short and len(record.requests) == record.figures.num_requests == done
+    assert record.figures.num_failed == 0
+    assert record.figures.decode_tok_s is not None
+    assert record.figures.decode_tok_s.median == pytest.approx(150, rel=0.01)
+    assert record.notes[0].startswith(f"cut short: {done} of 9 requests were answered")
+    assert msgspec.json.decode(to_json(record), type=BenchRecord) == record
+    assert not measured(FakeServer(engine="vllm"), workload).cut_short
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_before_the_first_answer_there_is_nothing_to_keep(at: int, workload: str) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        cut(FakeServer(engine="vllm"), workload, at)
+
+
+def test_how_far_it_is_and_how_long_it_takes() -> None:
+    told: list[str] = []
+    now = 0.0
+    progress = Progress(4, told.append, lambda: now)
+    progress.at("block 1 of 2")
+    for now in (10.0, 30.0):  # noqa: B007 the clock
+        progress.done()
+    assert told == [
+        "measuring: block 1 of 2, 0 of 4 requests",
+        "measuring: block 1 of 2, 1 of 4 requests, about 30 s left",
+        "measuring: block 1 of 2, 2 of 4 requests, about 30 s left",
+    ]
 
 
 def test_goodput(workload: str) -> None:

@@ -186,6 +186,40 @@ def test_a_cycle_that_is_shorter_than_the_plain_step_in_it_is_doubted(clinic: Cl
     assert sound.confidence == "high" and "hardly" not in sound.text
 
 
+def spread(*speculative: float, plain: tuple[float, ...] = (82.0, 83.0, 82.5, 82.7)) -> dict[str, Any]:
+    return {"baseline_tok_s": list(plain), "eagle3_tok_s": list(speculative)}
+
+
+def test_a_verdict_takes_an_interval(clinic: Clinic) -> None:
+    """The median of these is a fifth faster, and says nothing: single runs lie on either side."""
+    found = clinic.ask(client=spread(60.0, 98.0, 99.0, 140.0))
+    assert of(found, "pay").answer == "too close to tell" and of(found, "pay").confidence == "medium"
+    assert found.verdict[0].startswith("Whether speculation pays is too close to tell: 98.5 tok/s against 82.6 plain")
+    assert found.verdict[2].startswith("Measure more before anything is changed. About ")
+    assert found.verdict[2].endswith(" more runs of either kind would settle it.")
+    slow = clinic.ask(client=spread(40.0, 70.0, 75.0, 99.0))
+    assert not any("off" in advice.action for advice in slow.advice), "nothing shows that it is slower"
+
+
+def test_few_runs_conclude_nothing(clinic: Clinic) -> None:
+    found = clinic.ask(client=spread(120.0, 121.0, 122.0))
+    assert of(found, "pay").answer == "too few to tell"
+    assert "too few runs of either kind to tell whether speculation pays" in found.verdict[0]
+    assert "An interval takes 4 runs of either kind or more; there are 3." in found.verdict[2]
+
+
+def test_a_verify_that_varies_as_much_within_runs_as_between_them_has_not_changed(clinic: Clinic) -> None:
+    times = iter(range(100))
+
+    def varied(match: re.Match[str]) -> str:
+        return f"verify: {25 + 3 * (next(times) % 7):.2f} ms/cyc (96.9%)"
+
+    pattern = r"verify: [\d.]+ ms/cyc \( [\d.]+%\)"
+    earlier = re.sub(pattern, varied, EAGLE).replace("attention_mode='decode'", "attention_mode='prefill'")
+    mode = of(clinic.ask(earlier + EAGLE), "speculative_attention_mode")
+    assert mode.answer == "asked for and resolved; no change seen"
+
+
 def test_the_same_speed(clinic: Clinic) -> None:
     assert of(clinic.ask(client=client(82.0)), "pay").answer == "the same speed"
 
@@ -213,6 +247,14 @@ def test_a_flat_throughput(clinic: Clinic) -> None:
     flat = of(clinic.ask(throughput(lambda i: 60.0 + i % 3)), "fall")
     assert flat.answer == "no"
     assert "it stays" in flat.text
+
+
+def test_noise_is_no_fall(clinic: Clinic) -> None:
+    """Its last windows are a fifth slower at the median, and some of them the fastest."""
+    noisy = (60.0, 30.0, 90.0, 61.0, 59.0, *[60.0] * 13, 48.0, 30.0, 90.0, 47.0, 49.0)
+    fall = of(clinic.ask(throughput(lambda i: noisy[i % len(noisy)])), "fall")
+    assert fall.answer == "no" and fall.numbers["ratio"] < 0.85
+    assert fall.numbers["ratio_95"][1] > 1.0
 
 
 def test_a_fall_that_verify_explains(clinic: Clinic) -> None:
@@ -280,6 +322,8 @@ def test_figures_of_two_kinds_are_said_to_be(clinic: Clinic) -> None:
     found = clinic.ask(client={"eagle3_tok_s": 60.0})
     assert of(found, "pay").confidence == "low"
     assert "its own by the client, plain's by the log" in found.verdict[0]
+    assert found.verdict[0].startswith("Whether speculation pays cannot be told")
+    assert "measure both at the same place" in found.verdict[2]
 
 
 def test_a_plain_log_has_nothing_to_judge(clinic: Clinic) -> None:

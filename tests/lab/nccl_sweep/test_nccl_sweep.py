@@ -113,6 +113,19 @@ def test_a_setting_that_fails_or_hangs_is_named_and_passed_over() -> None:
         Machine(lambda setting, count: "no network").sweep()
 
 
+def test_rounds_too_few_for_an_interval_say_so_and_are_json() -> None:
+    """A setting under which ranks hang now and then leaves fewer pairs than an interval takes."""
+
+    def hangs_later(setting: Setting, count: int) -> float | str:
+        return "rank 1 had not answered in time" if setting and count % 2 else 0.8 if setting else 1.0
+
+    verdict = Machine(hangs_later).sweep()
+    assert verdict.candidate and verdict.ratio is not None and verdict.ratio.num < ROUNDS
+    assert verdict.best == {} and "(too few rounds for an interval), which is not sure to be faster" in summary(verdict)
+    found = verdict.as_dict()["candidate_over_default"]
+    assert found["low"] is found["high"] is None and found["center"] < 1.0
+
+
 def test_time_is_kept_for_the_last_stage_and_what_is_left_out_is_said() -> None:
     limit_s = 10.0 * (2 + 2 * ROUNDS)
     machine = Machine(product({"NCCL_PROTO=LL": 0.8}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from typing import Any
@@ -42,6 +43,54 @@ def compared(
         )
 
     return run(whole())
+
+
+@pytest.mark.parametrize("at", [20, 21, 26])
+def test_blocks_before_it_was_cut_short_are_kept(at: int, workload: str) -> None:
+    """A has answered once, warmed up once, and answers five times a block: the fourth is under way."""
+    a = FakeServer(engine="vllm")
+    told: list[str] = []
+
+    async def whole() -> CompareRecord:
+        task = asyncio.current_task()
+        assert task is not None
+        a.on_asked = lambda number: task.cancel() and None if number == at else None
+        return await compare(
+            Contender("a", Endpoint("http://a:1", transport=a)),
+            Contender("b", Endpoint("http://b:1", transport=FakeServer(engine="vllm"))),
+            Asking(workload=(workload,)),
+            Comparing(num_blocks=9),
+            client=dict,
+            state=lambda: QUIET,
+            progress=told.append,
+        )
+
+    record = run(whole())
+    num = (at - 3) // 5
+    assert record.cut_short and len(record.blocks) == record.verdict.num_blocks == num and record.num_blocks == 9
+    assert record.notes[0] == f"cut short: {num} of 9 blocks were measured"
+    assert any(text.startswith("measuring: block 2 of 9, 7 of 54 requests, about") for text in told)
+    assert not compared(workload, FakeServer(engine="vllm"), FakeServer(engine="vllm")).cut_short
+
+
+def test_without_a_whole_block_there_is_nothing_to_keep(workload: str) -> None:
+    a = FakeServer(engine="vllm")
+
+    async def whole() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        a.on_asked = lambda number: task.cancel() and None if number == 4 else None
+        await compare(
+            Contender("a", Endpoint("http://a:1", transport=a)),
+            Contender("b", Endpoint("http://b:1", transport=FakeServer(engine="vllm"))),
+            Asking(workload=(workload,)),
+            Comparing(),
+            client=dict,
+            state=lambda: QUIET,
+        )
+
+    with pytest.raises(asyncio.CancelledError):
+        run(whole())
 
 
 def test_a_slower_server_is_slower_by_as_much(workload: str) -> None:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outpace.lab.intervals.bootstrap import MIN_VALUES
+from outpace.lab.intervals.verdict import kind
 from outpace.lab.timing.samples import Sample, mirrored, speed_ratio, total_tok_s
 
 
@@ -42,7 +43,7 @@ def test_ratio_and_its_interval() -> None:
     assert ratio.value == pytest.approx(2.0)
     assert ratio.bounds is not None
     assert 1.6 < ratio.bounds[0] < 2.0 < ratio.bounds[1] < 2.5
-    assert ratio.conclusive
+    assert kind(ratio) == "faster"
     assert speed_ratio(fast, slow) == ratio, "the interval does not change from call to call"
 
 
@@ -50,14 +51,14 @@ def test_equal_speeds_are_inconclusive() -> None:
     a, b = [sample(10, 1.0), sample(10, 1.1)] * 2, [sample(10, 1.1), sample(10, 1.0)] * 2
     ratio = speed_ratio(a, b)
     assert ratio.bounds is not None
-    assert not ratio.conclusive
+    assert kind(ratio) == "inconclusive"
 
 
 @pytest.mark.parametrize("num_prompts", [0, 1, MIN_VALUES - 1])
 def test_few_prompts_have_no_interval_and_conclude_nothing(num_prompts: int) -> None:
     ratio = speed_ratio([sample(10, 0.5, 0.5)] * num_prompts, [sample(10, 1.0, 1.0)] * num_prompts)
     assert ratio.bounds is None
-    assert not ratio.conclusive
+    assert kind(ratio) == "inconclusive"
     assert ratio.value == (2.0 if num_prompts else 0.0)
 
 

@@ -27,6 +27,8 @@ class Driven:
     ended_s: float
     client_lag_s: tuple[float, ...]
     """How late the client's own loop was, every 20 ms: what it was late by may be in the times."""
+    cut_short: bool = False
+    """It was cancelled; requests that were under way are not among the answers."""
 
     @property
     def seconds(self) -> float:
@@ -42,6 +44,7 @@ async def drive(
     concurrency: int = 1,
     request_rate: float | None = None,
     on_done: Callable[[Answer], None] = lambda answer: None,
+    may_be_cut: bool = False,
 ) -> Driven:
     """Asks everything once.
 
@@ -49,6 +52,7 @@ async def drive(
         concurrency: requests that run at a time.
         request_rate: requests a second at random times instead, however many run then.
         on_done: told of each answer as it ends.
+        may_be_cut: being cancelled ends it with the answers so far, if there are any.
     """
     clock = asyncio.get_running_loop().time
     answers: list[Answer | None] = [None] * len(asks)
@@ -58,6 +62,7 @@ async def drive(
         on_done(answer)
 
     lags: list[float] = []
+    cut_short = False
     heart = asyncio.create_task(_beat(lags))
     began = clock()
     try:
@@ -70,6 +75,11 @@ async def drive(
                 arrivals.append(_later(at, number, one))
                 at += draw.expovariate(request_rate)
             await _all(arrivals)
+    except asyncio.CancelledError:
+        if not may_be_cut or not any(answers):
+            raise
+        cut_short = True
+        go_on()
     finally:
         heart.cancel()
         with suppress(asyncio.CancelledError):
@@ -80,7 +90,15 @@ async def drive(
         began_s=began,
         ended_s=max((a.ended_s for a in done), default=clock()),
         client_lag_s=tuple(lags),
+        cut_short=cut_short,
     )
+
+
+def go_on() -> None:
+    """After a cancellation that was caught: the task has taken note, and may wait for things again."""
+    task = asyncio.current_task()
+    assert task is not None, "only tasks are cancelled"
+    task.uncancel()
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:

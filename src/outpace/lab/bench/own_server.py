@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 
 import outpace
 from outpace.errors import ConfigError, EngineError
@@ -43,10 +44,19 @@ def own_server(model: str, flags: Sequence[str] = (), *, source: Path | None = N
     root = Path(outpace.__file__).parent.parent if source is None else source / "src"
     env["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [env.get("PYTHONPATH")])])
     words = [sys.executable, "-P", "-m", "outpace.cli.main", "serve", model, *flags, "--port", "0"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=env,
+        start_new_session=True,  # Ctrl-C in a terminal is this process's to handle
+    )
     log = _Log(process)
     try:
-        yield f"http://127.0.0.1:{log.port(START_S)}"
+        with _ended_by_signals():
+            yield f"http://127.0.0.1:{log.port(START_S)}"
     finally:
         process.terminate()
         try:
@@ -55,6 +65,28 @@ def own_server(model: str, flags: Sequence[str] = (), *, source: Path | None = N
             process.kill()
             process.wait()
         log.close()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """What would end this process at once, such as its terminal's end, ends the block first: nobody else would end the
+    server, which hears no signal of the terminal."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    ours = [number for number, handler in before.items() if handler is signal.SIG_DFL]
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    for number in ours:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class _Log:

@@ -62,6 +62,8 @@ class BenchRecord:
     """How late the client itself was."""
     notes: tuple[str, ...]
     """What limits the figures."""
+    cut_short: bool = False
+    """It was stopped before all requests were answered."""
     requests: tuple[Request, ...]
     client: dict[str, Any]
     """Fingerprint of the machine that asked."""

@@ -19,6 +19,7 @@ from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.exposed import Acceptance, Metrics
 from outpace.lab.bench.figures import Figures, figures
 from outpace.lab.bench.load import Driven, drive
+from outpace.lab.bench.progress import Progress
 from outpace.lab.bench.record import SCHEMA, BenchRecord, request_of
 from outpace.lab.bench.server_facts import ServerFacts, ask_server
 from outpace.lab.bench.settings import Asking, Load
@@ -76,6 +77,7 @@ async def bench(
     tokens: Tokens | None = None,
     client: Callable[[], dict[str, Any]],
     progress: Callable[[str], None] = lambda text: None,
+    may_be_cut: bool = False,
 ) -> BenchRecord:
     """Warms up, measures, sums up.
 
@@ -83,6 +85,7 @@ async def bench(
         tokens: counts tokens where the server sends no usage.
         client: takes the fingerprint of this machine.
         progress: told what goes on.
+        may_be_cut: being cancelled while it measures ends it with what was answered until then.
 
     Raises:
         ConfigError: the server cannot be measured; the message says why and what would help.
@@ -97,7 +100,8 @@ async def bench(
     started_at, machine = datetime.now(UTC).isoformat(timespec="seconds"), client()
     progress("warming up")
     await drive(endpoint, warm, asking, ready.facts.model, concurrency=load.most_at_once)
-    driven, readings = await _measured(endpoint, asks, asking, load, ready, progress)
+    told_of = Progress(len(asks), progress)
+    driven, readings = await _measured(endpoint, asks, asking, load, ready, told_of, may_be_cut=may_be_cut)
     found = figures(driven, load)
     told = _acceptance(driven, readings, ready.facts)
     good = [answer for answer in driven.answers if answer.ok]
@@ -116,23 +120,24 @@ async def bench(
         acceptance=told,
         implied_cycle_s=_cycle(found, told, load),
         client_lag_p99_s=lag,
-        notes=tuple(_notes(asking, driven, found, readings, ready.facts, lag)),
+        cut_short=driven.cut_short,
+        notes=tuple(_notes(asking, load, driven, found, readings, ready.facts, lag)),
         requests=tuple(request_of(answer, driven.began_s) for answer in driven.answers),
         client=machine,
     )
 
 
 async def _measured(
-    endpoint: Endpoint, asks: Sequence[Ask], asking: Asking, load: Load, ready: Ready, progress: Callable[[str], None]
+    endpoint: Endpoint,
+    asks: Sequence[Ask],
+    asking: Asking,
+    load: Load,
+    ready: Ready,
+    progress: Progress,
+    *,
+    may_be_cut: bool,
 ) -> tuple[Driven, list[Metrics]]:
     """The run, and the server's metrics before, now and then during, and after it."""
-    done = 0
-
-    def count(answer: Answer) -> None:
-        nonlocal done
-        done += 1
-        progress(f"measuring: {done} of {len(asks)} requests")
-
     readings: list[Metrics] = []
     has_metrics = ready.facts.has_metrics
     if has_metrics:
@@ -146,7 +151,8 @@ async def _measured(
             ready.facts.model,
             concurrency=load.most_at_once,
             request_rate=load.request_rate,
-            on_done=count,
+            on_done=lambda answer: progress.done(),
+            may_be_cut=may_be_cut,
         )
     finally:
         if sampler is not None:
@@ -202,6 +208,7 @@ def _cycle(found: Figures, told: Sequence[Acceptance], load: Load) -> float | No
 
 def _notes(
     asking: Asking,
+    load: Load,
     driven: Driven,
     found: Figures,
     readings: Sequence[Metrics],
@@ -209,6 +216,11 @@ def _notes(
     lag_s: float,
 ) -> list[str]:
     notes = []
+    if driven.cut_short:
+        notes.append(
+            f"cut short: {len(driven.answers)} of {load.num_prompts} requests were answered; what was under way is in "
+            "no figure"
+        )
     if not facts.has_metrics:
         notes.append("the server shows no metrics: acceptance is known only if its answers tell it")
     if any(answer.ok and answer.placed_by == "characters" for answer in driven.answers):

@@ -89,14 +89,12 @@ class Balance:
         return self.accept_length / tok_s - self.draft_s - self.rest_s
 
     def why(self) -> str:
-        """One sentence for people."""
-        pays = self.accept_length > self.break_even
+        """One sentence for people. Whether it pays is not in it: these are values, and a verdict takes an interval."""
         verifying, drafting = ("verifying", "drafting") if self.k is None else self._work(self.k)
         return (
-            f"Speculation {'pays' if pays else 'does not pay'} because accept length {self.accept_length:.2f} is "
-            f"{'above' if pays else 'not above'} break-even {self.break_even:.2f}: {verifying} costs "
-            f"{self.verify_steps:.2f} plain steps, {drafting} costs {self.draft_steps:.2f}, "
-            f"everything else {self.rest_steps:.2f}."
+            f"A cycle brings {self.accept_length:.2f} tokens and breaks even at {self.break_even:.2f}: {verifying} "
+            f"costs {self.verify_steps:.2f} plain steps, {drafting} costs {self.draft_steps:.2f}, everything else "
+            f"{self.rest_steps:.2f}."
         )
 
     def _work(self, k: int) -> tuple[str, str]:

@@ -79,7 +79,7 @@ class BreakevenReport:
             "plain_tok_s": round(balance.plain_tok_s, 2),
             "speculative_tok_s": round(balance.tok_s, 2),
             "ratio": round(balance.speedup, 4),
-            "pays": balance.accept_length > balance.break_even,
+            "pays": balance.speedup > 1.0,
             "accept_length": round(balance.accept_length, 4),
             "break_even_accept_length": round(balance.break_even, 3),
             "break_even_verify_ms": round(1e3 * balance.verify_s_for(balance.plain_tok_s), 3),

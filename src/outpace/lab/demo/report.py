@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from outpace.lab.breakeven.balance import Balance
 from outpace.lab.demo.lossless import Verdict
+from outpace.lab.intervals.bootstrap import MIN_VALUES
 from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.verdict import Over, in_short, lead, settles, times
+from outpace.lab.timing.others import Taken
 from outpace.lab.timing.samples import Sample, speed_ratio, total_tok_s
+
+UNQUIET = 1.25
+"""A spread of rounds above this is no quiet machine's: two rounds of the same tokens differ by a few percent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +31,16 @@ class Measured:
     @property
     def tok_s(self) -> float:
         return total_tok_s(self.samples)
+
+    @property
+    def num_rounds(self) -> int:
+        """That every prompt was answered in."""
+        return min((len(sample.seconds) for sample in self.samples), default=0)
+
+    @property
+    def by_round(self) -> list[float]:
+        """Tokens per second over all prompts, round by round."""
+        return [total_tok_s([sample.rounds([at]) for sample in self.samples]) for at in range(self.num_rounds)]
 
     @property
     def cycle_s(self) -> float:
@@ -50,6 +67,10 @@ class DemoReport:
     """Between a cycle and the next, by the same clock."""
     measured: Sequence[Measured]
     seconds: float
+    left_out: Sequence[str] = ()
+    """What the time limit cut down."""
+    others: Taken | None = None
+    """By other programs meanwhile; None where the system does not tell."""
 
     @property
     def k(self) -> int:
@@ -73,6 +94,45 @@ class DemoReport:
     def speedup(self) -> Interval:
         """Speculative over the fastest plain decoding."""
         return speed_ratio(self.speculative.samples, self.plain.samples)
+
+    @property
+    def over(self) -> Over:
+        """What the speedup's interval is taken over."""
+        return Over(num=len(self.prompts), least=MIN_VALUES, name="prompts", flag="--prompt")
+
+    @property
+    def spread(self) -> float | None:
+        """How many times as long an answer's slowest round took as its fastest, at the median; None of one."""
+        found = [
+            max(sample.seconds) / min(sample.seconds)
+            for measured in self.measured
+            for sample in measured.samples
+            if len(sample.seconds) > 1 and min(sample.seconds) > 0.0
+        ]
+        return median(found) if found else None
+
+    def warnings(self) -> list[str]:
+        """Why these figures may not be the machine's, and what was cut down."""
+        found = []
+        if self.others is not None and self.others.crowded:
+            found.append(f"other programs kept {self.others} busy meanwhile")
+        if self.spread is not None and self.spread > UNQUIET:
+            found.append(
+                f"the same answer took {self.spread:.1f} times as long in one round as in another at the median"
+            )
+        if found:
+            found.append("so these are no measurements of this machine: run it again when nothing else does")
+        if self.left_out:
+            found.append(f"to keep the time limit, {'; '.join(self.left_out)}")
+        if self.speculative.num_rounds == 1:
+            found.append("there was one round: speeds of single answers were seen once, and are not told")
+        return found
+
+    def why(self) -> str:
+        """The verdict that the speedup's interval allows, what a cycle costs and brings, and what would settle it."""
+        by = f"its speed over the fastest plain decoding's is {times(self.speedup)}"
+        verdict = f"{lead(self.speedup, self.over)}: {by}."
+        return " ".join(filter(None, (verdict, self.balance.why(), settles(self.speedup, self.over))))
 
     @property
     def inside_s(self) -> float:
@@ -110,7 +170,8 @@ class DemoReport:
             "lossless": self.verdict.lossless,
             "equal_up_to_rounding": self.verdict.equal_up_to_rounding,
             "k": self.k,
-            "why": balance.why(),
+            "verdict": in_short(speedup),
+            "why": self.why(),
             "plain_dtype": self.plain.dtype,
             "dtype": self.model["dtype"],
             "plain_tok_s_by_dtype": {m.dtype: round(m.tok_s, 2) for m in self._of("plain")},
@@ -121,6 +182,10 @@ class DemoReport:
             "losslessness": asdict(self.verdict),
             "prompts": [self._prompt(index) for index in range(len(self.prompts))],
             "seconds": round(self.seconds, 1),
+            "rounds": self.speculative.num_rounds,
+            "rounds_spread": None if self.spread is None else round(self.spread, 3),
+            "others_cores": None if self.others is None else round(self.others.cores, 2),
+            "warnings": self.warnings(),
             "model": self.model,
             "machine": self.machine,
         }
@@ -143,13 +208,13 @@ class DemoReport:
 
     def _prompt(self, index: int) -> dict[str, Any]:
         plain, speculative = self.plain.samples[index], self.speculative.samples[index]
-        cycles = self.speculative.cycles[index]
+        cycles, once = self.speculative.cycles[index], len(speculative.seconds) == 1
         return {
             "prompt": self.prompts[index],
             "tokens": speculative.tokens[0],
-            "plain_tok_s": round(plain.tok_s, 2),
-            "speculative_tok_s": round(speculative.tok_s, 2),
-            "speedup": round(speculative.tok_s / plain.tok_s, 3) if plain.tok_s else None,
+            "plain_tok_s": None if once else round(plain.tok_s, 2),
+            "speculative_tok_s": None if once else round(speculative.tok_s, 2),
+            "speedup": None if once or not plain.tok_s else round(speculative.tok_s / plain.tok_s, 3),
             "accept_length": round(speculative.tokens[0] / cycles, 3) if cycles else None,
             "rounds_tok_s": [
                 [round(t / s, 2) if s else None for t, s in zip(sample.tokens, sample.seconds, strict=True)]

@@ -1,28 +1,34 @@
 """The demonstration: plain and speculative decoding of the same prompts in one run, and why one is faster.
 
 Two passes. The first shows the answers, warms everything up and checks losslessness. The second times: every contender
-answers every prompt, in mirrored order, and the engine's own clock takes the cycles apart. The speedup is over the
-fastest plain decoding that this engine has on the machine, whatever number format that is.
+answers every prompt once a round, in an order that turns around from prompt to prompt and from round to round, and the
+engine's own clock takes the cycles apart. The speedup is over the fastest plain decoding that this engine has on the
+machine, whatever number format that is.
+
+A machine that is slow, or busy with something else, shows in the first pass already: then less is measured, and said.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from outpace import LLM, Chunk, SamplingParams
+from outpace.checks import check_integers, check_real
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
-from outpace.lab.demo import reference
+from outpace.lab.demo.contenders import PLAIN, SPECULATIVE, Contender, Loader, answering, extras, named
 from outpace.lab.demo.lossless import Tape, Taped, Verdict, judge
+from outpace.lab.demo.pace import Pace, Plan
 from outpace.lab.demo.report import DemoReport, Measured
 from outpace.lab.profile.clock import cycle_times
 from outpace.lab.profile.contenders import phases_of
-from outpace.lab.timing.answer import Timing, time_answer
-from outpace.lab.timing.samples import Sample, mirrored
+from outpace.lab.timing import others
+from outpace.lab.timing.answer import Timing
+from outpace.lab.timing.samples import Sample
+from outpace.lab.written import about
 
 PROMPTS = (
     "What is gravity? Explain it to a ten-year-old.",
@@ -32,12 +38,8 @@ PROMPTS = (
 )
 """Ordinary requests of four kinds, chosen before anything was measured on them."""
 
-ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
-"""One request at a time, no prefix kept, k drafts in every cycle: every answer is computed in full, each time alike."""
-
-PLAIN, SPECULATIVE, TRANSFORMERS = "plain", "speculative", "transformers"
-
-Contender = Callable[[Sequence[int]], Timing]
+WATCH_S = 0.3
+"""What others do is watched for so long before anything is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +49,32 @@ class DemoSettings:
     max_tokens: int = 64
     """Longest answer."""
     num_rounds: int = 2
-    """Passes over the contenders; the second runs in mirrored order."""
+    """Passes over the contenders."""
     compare: bool = True
     """Also time the other plain number format, and transformers where it is installed."""
+    time_limit: float = 300.0
+    """Seconds for all of it: on a slow machine less is measured, one round at least."""
+
+    def __post_init__(self) -> None:
+        check_integers(self, ConfigError, {"max_tokens": (2, 1 << 16), "num_rounds": (1, 100)})
+        check_real(self, ConfigError, "time_limit", 1.0, 86_400.0)
 
 
 class Watcher(Protocol):
     """Told what happens while it happens. Time spent in it is not measured."""
 
-    def begin(self, prompt: str) -> None: ...
+    def begin(self, prompt: str, place: str) -> None: ...
     def chunk(self, who: str, chunk: Chunk) -> None: ...
     def end(self, who: str, timing: Timing) -> None: ...
     def progress(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
 
 
 def run_demo(llm: LLM, prompts: Sequence[str], settings: DemoSettings, watcher: Watcher) -> DemoReport:
     """Measures a model with its drafter against its own plain decoding.
 
     Args:
-        llm: made with the settings in `ENGINE`.
+        llm: made with the settings in `contenders.ENGINE`.
         prompts: user messages.
         settings: how much to measure.
         watcher: told of every token of the first pass.
@@ -79,15 +88,23 @@ def run_demo(llm: LLM, prompts: Sequence[str], settings: DemoSettings, watcher: 
             f"{llm.target.source.name} runs without a drafter or with k 0, so there is no speculation to show; "
             "name an EAGLE-3 drafter with --drafter and a k of 1 or more"
         )
-    began = time.perf_counter()
-    facts = machine()
+    pace, facts, before = Pace(settings.time_limit), machine(), others.read()
     encoded = [llm.encode([{"role": "user", "content": prompt}]) for prompt in prompts]
+    _warn_if_crowded(watcher)
     plain = LLM.from_parts(llm.target, None, llm.config)
+    loaders = extras(plain) if settings.compare else {}
+    plan = Plan(
+        pace=pace,
+        pair=(named(PLAIN, plain), named(SPECULATIVE, llm)),
+        extras=loaders.keys(),
+        num_prompts=len(prompts),
+        num_rounds=settings.num_rounds,
+        warn=watcher.warn,
+    )
     params = SamplingParams(max_tokens=settings.max_tokens)
-    verdict, warm = _show(plain, llm, prompts, encoded, params, watcher)
-    contenders = _contenders(plain, llm, params, settings, watcher)
+    verdict, params = _show(plan, (plain, llm), prompts, encoded, params, watcher)
     with cycle_times(llm) as times:
-        timings = _time_all(contenders, warm, encoded, settings.num_rounds, watcher)
+        timings = _time_all(plan, (plain, llm), loaders, encoded, params, watcher)
     phases, gap_s = phases_of(llm, times, middle(encoded), params)
     return DemoReport(
         model=llm.describe(),
@@ -97,31 +114,58 @@ def run_demo(llm: LLM, prompts: Sequence[str], settings: DemoSettings, watcher: 
         phases_s=phases,
         gap_s=gap_s,
         measured=tuple(_measured(name, runs) for name, runs in timings.items()),
-        seconds=time.perf_counter() - began,
+        seconds=pace.passed_s,
+        left_out=tuple(plan.left_out),
+        others=others.taken(before, others.read()),
     )
 
 
+def _warn_if_crowded(watcher: Watcher) -> None:
+    """Before anything is measured."""
+    taken = others.taken_now(WATCH_S)
+    if taken is not None and taken.crowded:
+        watcher.warn(
+            f"other programs keep {taken} busy: what is measured beside them is no measurement of this machine; end "
+            "them, or come back later"
+        )
+
+
 def _show(
-    plain: LLM,
-    speculative: LLM,
+    plan: Plan,
+    engines: tuple[LLM, LLM],
     prompts: Sequence[str],
     encoded: Sequence[Sequence[int]],
     params: SamplingParams,
     watcher: Watcher,
-) -> tuple[Verdict, frozenset[str]]:
-    """The first pass: answers appear, and their logits are compared. Also names the contenders that it warmed up."""
+) -> tuple[Verdict, SamplingParams]:
+    """The first pass: answers appear, and their logits are compared. Also how long answers may be from then on."""
     pairs: list[tuple[Taped, Taped]] = []
-    tapes = {PLAIN: Tape(plain), SPECULATIVE: Tape(speculative)}
-    for prompt, ids in zip(prompts, encoded, strict=True):
-        watcher.begin(prompt)
+    contenders = [
+        (who, name, Tape(llm)) for who, name, llm in zip((PLAIN, SPECULATIVE), plan.pair, engines, strict=True)
+    ]
+    for shown, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
+        left = f", {about(plan.left_s(shown))} left" if shown else ""
+        watcher.begin(prompt, f"{shown + 1} of {len(prompts)}{left}")
         answers = []
-        for who, tape in tapes.items():
+        for who, name, tape in contenders:
             taped, timing = tape.record(ids, params, partial(watcher.chunk, who))
+            plan.pace.saw(name, timing.first_s + timing.decode_s)
             watcher.end(who, timing)
             answers.append(taped)
         pairs.append((answers[0], answers[1]))
-    verdict = judge(pairs, exact=str(plain.dtype) == "torch.float32")
-    return verdict, frozenset({_contender(PLAIN, plain), _contender(SPECULATIVE, speculative)})
+        if not shown:
+            params = _shortened(plan, params)
+    return judge(pairs, exact=str(engines[0].dtype) == "torch.float32"), params
+
+
+def _shortened(plan: Plan, params: SamplingParams) -> SamplingParams:
+    """After the first prompt: answers short enough for the rest of the first pass and one round to fit."""
+    least_s = plan.pace.takes(plan.pair, 2 * plan.num_prompts - 1)
+    tokens = plan.pace.tokens_that_fit(params.max_tokens, least_s)
+    if tokens < params.max_tokens:
+        plan.pace.shorten(tokens / params.max_tokens)
+        plan.leave_out(f"answers have {tokens} tokens instead of {params.max_tokens}")
+    return replace(params, max_tokens=tokens)
 
 
 def middle(encoded: Sequence[Sequence[int]]) -> Sequence[int]:
@@ -129,48 +173,61 @@ def middle(encoded: Sequence[Sequence[int]]) -> Sequence[int]:
     return sorted(encoded, key=len)[len(encoded) // 2]
 
 
-def _contenders(
-    plain: LLM, speculative: LLM, params: SamplingParams, settings: DemoSettings, watcher: Watcher
-) -> dict[str, Contender]:
-    def of(llm: LLM) -> Contender:
-        return lambda ids: time_answer(llm, ids, params)
-
-    contenders = {_contender(PLAIN, plain): of(plain), _contender(SPECULATIVE, speculative): of(speculative)}
-    if settings.compare and plain.device.type == "cpu":
-        other = "bfloat16" if _dtype(plain) == "float32" else "float32"
-        watcher.progress(f"loading the model in {other} too")
-        second = _plain_in(plain.target.source.name, other, plain)
-        contenders[_contender(PLAIN, second)] = of(second)
-    if settings.compare and reference.available():
-        watcher.progress("loading the model into transformers")
-        theirs = reference.Reference(plain)
-        contenders[_contender(TRANSFORMERS, plain)] = lambda ids: theirs.time_answer(ids, params.max_tokens)
-    return contenders
-
-
-def _plain_in(model: str, dtype: str, like: LLM) -> LLM:
-    return LLM(model, drafter=None, dtype=dtype, device=str(like.device), max_context=like.config.max_context, **ENGINE)
-
-
 def _time_all(
-    contenders: dict[str, Contender],
-    warm: Collection[str],
+    plan: Plan,
+    engines: tuple[LLM, LLM],
+    loaders: Mapping[str, Loader],
     encoded: Sequence[Sequence[int]],
-    num_rounds: int,
+    params: SamplingParams,
     watcher: Watcher,
 ) -> dict[str, list[list[Timing]]]:
-    """Timings of each contender, by prompt and round. Those that are not `warm` answer once, untimed, before."""
-    names = list(contenders)
-    timings: dict[str, list[list[Timing]]] = {name: [[] for _ in encoded] for name in names}
-    for name in (name for name in names if name not in warm):
-        watcher.progress(f"warming up {name}")
-        contenders[name](encoded[0][:])
-    for prompt, ids in enumerate(encoded):
-        for index in mirrored(len(names), num_rounds):
-            watcher.progress(f"timing prompt {prompt + 1} of {len(encoded)}: {names[index]}")
-            timings[names[index]][prompt].append(contenders[names[index]](ids))
+    """Timings of each contender, by prompt and round: as many rounds as there is time for, and one at least."""
+    contenders = {name: answering(llm, params) for name, llm in zip(plan.pair, engines, strict=True)}
+    for name, load in loaders.items():
+        _join(plan, contenders, name, load, encoded, params, watcher)
+    timings: dict[str, list[list[Timing]]] = {name: [[] for _ in encoded] for name in contenders}
+    for turn in range(plan.num_rounds):
+        if turn and not plan.pace.fits(plan.pace.takes(contenders, len(encoded))):
+            plan.leave_out(f"{turn} of {plan.num_rounds} rounds were run")
+            break
+        for prompt, ids in enumerate(encoded):
+            left_s = plan.pace.takes(contenders, len(encoded) * (plan.num_rounds - turn) - prompt)
+            where = f"round {turn + 1} of {plan.num_rounds}, prompt {prompt + 1} of {len(encoded)}"
+            for name in list(contenders)[:: -1 if (turn + prompt) % 2 else 1]:
+                watcher.progress(f"timing {where}, {about(left_s)} left: {name}")
+                timings[name][prompt].append(_clocked(plan.pace, name, contenders[name], ids))
     watcher.progress("")
     return timings
+
+
+def _join(
+    plan: Plan,
+    contenders: dict[str, Contender],
+    name: str,
+    load: Loader,
+    encoded: Sequence[Sequence[int]],
+    params: SamplingParams,
+    watcher: Watcher,
+) -> None:
+    """Adds a contender, and has it answer once, untimed, if one round with it fits."""
+    num, pace = len(encoded), plan.pace
+    fits = pace.fits(pace.takes((*contenders, name), num) + pace.expects(name))
+    if fits:
+        watcher.progress(f"loading and warming up {name}")
+        loaded = load(params)
+        _clocked(pace, name, loaded, encoded[0])
+        fits = pace.fits(pace.takes((*contenders, name), num))
+    if fits:
+        contenders[name] = loaded
+    else:
+        plan.leave_out(f"{name} was not timed")
+
+
+def _clocked(pace: Pace, name: str, contender: Contender, ids: Sequence[int]) -> Timing:
+    began = pace.clock()
+    timing = contender(ids)
+    pace.saw(name, pace.clock() - began)
+    return timing
 
 
 def _measured(name: str, runs: Sequence[Sequence[Timing]]) -> Measured:
@@ -183,12 +240,3 @@ def _measured(name: str, runs: Sequence[Sequence[Timing]]) -> Measured:
         ),
         cycles=tuple(rounds[0].cycles for rounds in runs),
     )
-
-
-def _contender(kind: str, llm: LLM) -> str:
-    """What answers, and in which number format."""
-    return f"{kind} {_dtype(llm)}"
-
-
-def _dtype(llm: LLM) -> str:
-    return str(llm.dtype).removeprefix("torch.")

@@ -13,6 +13,7 @@ from outpace.lab.breakeven.balance import Balance
 from outpace.lab.breakeven.best_k import accept_lengths, even_acceptance
 from outpace.lab.doctor.case import Case, Measures
 from outpace.lab.doctor.finding import Advice, Confidence
+from outpace.lab.intervals.verdict import kind
 
 NEAR_LIMIT = 1.15
 """Plain steps that a verify may cost before bringing it to its limit is worth a word."""
@@ -46,7 +47,8 @@ def advices(case: Case, m: Measures) -> list[Advice]:
     """Fastest first; empty where plain decoding or the speed itself was not measured."""
     if not case.subject.speculative or m.speed is None or m.plain is None:
         return []
-    found = [_off(m.speed.value, m.plain.value)]
+    assert m.over_plain is not None, "both speeds are known"
+    found = [_off(m.speed.value, m.plain.value)] if kind(m.over_plain) == "slower" else []
     balance = m.balance
     if balance is not None and m.phases_ms is not None and m.cycle_ms is not None:
         cycle = _cycle(balance, m.speed.value, m.plain.value, m.running)

@@ -10,6 +10,12 @@ from outpace.lab.doctor.client import Client
 from outpace.lab.doctor.evidence import Run, Window
 from outpace.lab.doctor.finding import Cite, Figure, Kind
 from outpace.lab.doctor.series import joined
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.rank_sums import LEAST, ratio_bounds
+from outpace.lab.intervals.verdict import Over
+
+VALUES: dict[Kind, str] = {"client": "runs", "log": "windows", "server": "answers", "engine": "answers"}
+"""What a figure of that kind is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,10 @@ class Measures:
     draft_ms: float | None = None
     phases_ms: float | None = None
     """All phases that a profile knows."""
+    over_plain: Interval | None = None
+    """Its speed over plain decoding's; None where one was measured nowhere."""
+    over: Over | None = None
+    """What that interval is taken over; None of two kinds of source, which give none."""
 
     @property
     def step_ms(self) -> float | None:
@@ -107,6 +117,7 @@ def measure(case: Case) -> Measures:
     plain = plain or run.plain
     length, how, printed = _accept_length(run)
     phases = run.phase
+    over_plain, over = run.over_plain or _apart(speed, plain)
     return Measures(
         running=run.running,
         speed=speed,
@@ -117,7 +128,21 @@ def measure(case: Case) -> Measures:
         verify_ms=phases.verify_ms if phases else None,
         draft_ms=phases.draft_ms if phases else None,
         phases_ms=phases.sum_ms if phases else None,
+        over_plain=over_plain,
+        over=over,
     )
+
+
+def _apart(speed: Figure | None, plain: Figure | None) -> tuple[Interval | None, Over | None]:
+    """Of two speeds that were measured apart; two ways of measuring differ by more than the spread of either."""
+    if speed is None or plain is None:
+        return None, None
+    value = speed.value / plain.value
+    if speed.kind != plain.kind:
+        return Interval(value=value, bounds=None), None
+    num = min(len(speed.values), len(plain.values))
+    over = Over(num=num, least=LEAST, name=f"{VALUES[speed.kind]} of either kind")
+    return Interval(value=value, bounds=ratio_bounds(speed.values, plain.values)), over
 
 
 def window_figure(windows: Sequence[Window], kind: Kind) -> Figure | None:
@@ -126,9 +151,8 @@ def window_figure(windows: Sequence[Window], kind: Kind) -> Figure | None:
     if total is None:
         return None
     speeds = [window.tok_s for window in windows]
-    return Figure(
-        total.tok_s, min(speeds), max(speeds), total.count if kind == "log" else len(windows), kind, total.cite
-    )
+    count = total.count if kind == "log" else len(windows)
+    return Figure(total.tok_s, min(speeds), max(speeds), count, kind, total.cite, speeds)
 
 
 def _accept_length(run: Run) -> tuple[float | None, str, float | None]:

@@ -37,7 +37,9 @@ class Client:
     def figure(self, label: str) -> Figure:
         """Median and range of one label."""
         speeds = self.speeds[label]
-        return Figure(median(speeds), min(speeds), max(speeds), len(speeds), "client", Cite(f"{self.source} {label}"))
+        return Figure(
+            median(speeds), min(speeds), max(speeds), len(speeds), "client", Cite(f"{self.source} {label}"), speeds
+        )
 
     @property
     def others(self) -> list[str]:

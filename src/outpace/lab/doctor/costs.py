@@ -88,10 +88,9 @@ def _break_even(m: Measures) -> Finding | None:
     if balance is None or m.step_ms is None:
         return None
     seen = "by the cycle that the speed implies" if m.cycle_ms else "by the profiled phases"
-    above = "above" if balance.accept_length > balance.break_even else "not above"
     text = (
         f"A cycle of {1e3 * balance.cycle_s:.1f} ms ÷ a plain step of {m.step_ms:.2f} ms: a cycle must bring "
-        f"{balance.break_even:.2f} tokens {seen}; it brings {balance.accept_length:.2f}, {above} it."
+        f"{balance.break_even:.2f} tokens {seen}; it brings {balance.accept_length:.2f}."
     )
     numbers = {"break_even_accept_length": balance.break_even, "accept_length": balance.accept_length}
     unlikely = balance.break_even < NO_CYCLE

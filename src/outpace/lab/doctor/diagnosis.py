@@ -11,6 +11,8 @@ from outpace.lab.doctor.advice import advices
 from outpace.lab.doctor.case import Case, Measures, measure
 from outpace.lab.doctor.finding import Advice, Finding, Kind, Unknown
 from outpace.lab.doctor.unknowns import unknowns
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.verdict import kind, lead, times
 from outpace.lab.logs.reader import Tally
 
 
@@ -18,6 +20,8 @@ from outpace.lab.logs.reader import Tally
 class Diagnosis:
     """Everything; `as_dict` is what `outpace doctor --json` prints."""
 
+    subject: str
+    """What was judged: a log's name, a URL, a model."""
     verdict: Sequence[str]
     findings: Sequence[Finding]
     advice: Sequence[Advice]
@@ -30,6 +34,7 @@ class Diagnosis:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
+            "subject": self.subject,
             "verdict": list(self.verdict),
             "findings": [finding.as_dict() for finding in self.findings],
             "advice": [advice.as_dict() for advice in self.advice],
@@ -73,6 +78,7 @@ def diagnose(
     findings += [*trend.findings(case, m), *settings.findings(case, m, asked_about), *found]
     advice = sorted([*advices(case, m), *to_try], key=lambda each: -each.tok_s)
     return Diagnosis(
+        subject=case.subject.source,
         verdict=[_pays(case, m), _why(case, m), _what(case, m, advice)],
         findings=findings,
         advice=advice,
@@ -93,13 +99,17 @@ def _pays(case: Case, m: Measures) -> str:
     if m.speed is None or m.plain is None:
         known = f"speculation ran at {m.speed.value:.1f} tok/s" if m.speed else "speculation was not timed"
         return f"Whether speculation pays cannot be said: {known}, and plain decoding was not measured beside it."
-    ratio = m.speed.value / m.plain.value
+    assert m.over_plain is not None, "both speeds are known"
     by = BY[m.speed.kind]
     if m.speed.kind != m.plain.kind:
         by = f"its own by the {m.speed.kind}, plain's by the {m.plain.kind}"
-    words = "costs speed" if ratio < 1.0 - paying.SAME else "pays" if ratio > 1.0 + paying.SAME else "changes nothing"
     speeds = f"{m.speed.value:.1f} tok/s against {m.plain.value:.1f} plain"
-    return f"Speculation {words}: {speeds}, {paying.in_words(ratio)}, {by}."
+    return f"{lead(m.over_plain, m.over)}: {speeds}, {_by_how_much(m.over_plain)}, {by}."
+
+
+def _by_how_much(ratio: Interval) -> str:
+    """In words where it is settled, else the interval that does not settle it."""
+    return times(ratio) if kind(ratio) == "inconclusive" else paying.in_words(ratio)
 
 
 def _why(case: Case, m: Measures) -> str:
@@ -123,6 +133,8 @@ def _what(case: Case, m: Measures, advice: Sequence[Advice]) -> str:
         if case.subject.kind == "server":
             return "Ask while it works, or let the doctor ask: --num-prompts 8."
         return "Give the log that the server itself writes."
+    if (settling := paying.settling(m)) is not None and case.subject.speculative:
+        return f"Measure more before anything is changed. {settling}"
     sure = [each for each in advice if each.confidence == "high"]
     hoped = [each for each in advice if each.confidence != "high"]
     if sure:

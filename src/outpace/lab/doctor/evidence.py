@@ -11,6 +11,8 @@ from typing import Any
 
 from outpace.lab.doctor.finding import Cite, Figure, Kind
 from outpace.lab.doctor.series import joined
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.verdict import Over
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Run:
     """What the windows were seen in."""
     plain: Figure | None = None
     """Plain decoding's speed at this batch, where the server itself measured it."""
+    over_plain: tuple[Interval, Over] | None = None
+    """Its speed over plain decoding's, where the two were measured in turns."""
     engine: str | None = None
     asked: dict[str, Value] = field(default_factory=dict)
     """What it was started with, by name; nested settings under their own names."""

@@ -34,6 +34,8 @@ class Figure:
     count: int
     kind: Kind
     cite: Cite
+    values: Sequence[float] = ()
+    """What it is of, one by one; none where only the value is known."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

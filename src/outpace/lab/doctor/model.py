@@ -70,7 +70,7 @@ def examine(asked: Examined, progress: Callable[[str], None] = lambda text: None
         without, with_drafts = time_both(plain, llm, prompts, params, asked.num_rounds)
     progress("taking the cycles apart")
     phases, _ = phases_of(llm, times, middle(prompts), params)
-    case = case_of(llm, without, with_drafts, phases)
+    case = case_of(llm, without, with_drafts, phases, asked.num_rounds)
     drafter = load_drafter(
         str(llm.drafter_name),
         llm.target.model,

@@ -13,8 +13,11 @@ from outpace import LLM, Chunk, RequestStats, SamplingParams
 from outpace.lab.doctor.case import Case
 from outpace.lab.doctor.evidence import Phases, Run, Value, Window
 from outpace.lab.doctor.finding import Cite
+from outpace.lab.intervals.bootstrap import MIN_VALUES
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.verdict import Over
 from outpace.lab.timing.answer import Timing, time_answer
-from outpace.lab.timing.samples import mirrored
+from outpace.lab.timing.samples import Sample, mirrored, speed_ratio
 
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed"}
 """One request at a time, nothing kept, k drafts in every cycle: what is measured is speculation, not control."""
@@ -35,6 +38,11 @@ class Timed:
     @property
     def tok_s(self) -> float:
         return sum(t.num_decoded for t in self.timings) / max(1e-9, sum(t.decode_s for t in self.timings))
+
+    def samples(self, num_rounds: int) -> list[Sample]:
+        """By prompt, whose rounds follow each other."""
+        prompts = [self.timings[at : at + num_rounds] for at in range(0, len(self.timings), num_rounds)]
+        return [Sample(tokens=[t.num_decoded for t in each], seconds=[t.decode_s for t in each]) for each in prompts]
 
 
 def warm_up(engines: Sequence[LLM], prompt: Sequence[int], params: SamplingParams) -> None:
@@ -65,8 +73,8 @@ def time_one(llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams)
     return Timed(timings=tuple(t for t, _ in found), stats=RequestStats.total(stats for _, stats in found))
 
 
-def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, float]) -> Case:
-    """What was measured, with the seconds of each phase, as a case."""
+def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, float], num_rounds: int) -> Case:
+    """What was measured in so many rounds, with the seconds of each phase, as a case."""
     name = llm.target.source.name
     cycles = max(1, speculative.stats.cycles)
     asked = {"k": llm.config.k, "num_speculative_tokens": llm.config.k}
@@ -77,6 +85,7 @@ def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, flo
             engine="outpace",
             asked={key: Value(value, Cite(name)) for key, value in asked.items()},
             running=1,
+            over_plain=_over_plain(plain.samples(num_rounds), speculative.samples(num_rounds)),
             windows=_windows(f"{name} with its drafter", speculative, speculative=True),
             phases=[Phases(Cite(name), cycles, {part: 1e3 * cycles * s for part, s in phases.items()})],
             per_position=speculative.stats.acceptance_by_position,
@@ -90,6 +99,11 @@ def case_of(llm: LLM, plain: Timed, speculative: Timed, phases: Mapping[str, flo
             by_running={1: _windows(f"{name} plain", plain, speculative=False)},
         ),
     )
+
+
+def _over_plain(plain: Sequence[Sample], speculative: Sequence[Sample]) -> tuple[Interval, Over]:
+    over = Over(num=len(plain), least=MIN_VALUES, name="prompts", flag="--num-prompts")
+    return speed_ratio(speculative, plain), over
 
 
 def _windows(source: str, timed: Timed, *, speculative: bool) -> list[Window]:

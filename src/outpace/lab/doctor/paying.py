@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from outpace.lab.doctor.case import Case, Measures, cites, window_figure
 from outpace.lab.doctor.finding import Confidence, Figure, Finding, Kind
+from outpace.lab.intervals.interval import Interval
+from outpace.lab.intervals.verdict import in_short, kind, settles, times
 
 LOW_FIRST = 0.4
 """Acceptance at position 0 below this is rare for a drafter that fits its target and gets what it was trained on."""
@@ -23,8 +25,6 @@ WINDOWS: dict[Kind, str] = {
     "server": "The server's own counters",
     "engine": "The engine's own answers",
 }
-SAME = 0.02
-"""Ratios this near to 1 are called the same speed."""
 
 
 def acceptance(case: Case) -> Iterator[Finding]:
@@ -55,24 +55,43 @@ def paying(case: Case, m: Measures) -> Finding:
             confidence="high",
             evidence=cites(m.speed, m.plain),
         )
-    ratio = m.speed.value / m.plain.value
-    text = f"{describe(m.speed)} against {describe(m.plain)} plain: {in_words(ratio)}."
+    ratio = m.over_plain
+    assert ratio is not None, "both speeds are known"
+    text = f"{describe(m.speed)} against {describe(m.plain)} plain: {times(ratio)}."
+    text += "".join(f" {sentence}" for sentence in [settling(m)] if sentence is not None)
     text += _also(case, m) + _of_whom(case)
     return Finding(
         question=question,
         answer=in_words(ratio),
         text=text,
-        confidence=_confidence(m.speed, m.plain),
+        confidence=_confidence(m.speed, m.plain, ratio),
         evidence=cites(m.speed, m.plain),
-        numbers={"ratio": ratio, "tok_s": m.speed, "plain_tok_s": m.plain},
+        numbers={
+            "ratio": ratio.value,
+            "ratio_95": None if ratio.bounds is None else [round(bound, 4) for bound in ratio.bounds],
+            "tok_s": m.speed,
+            "plain_tok_s": m.plain,
+        },
     )
 
 
-def in_words(ratio: float) -> str:
-    """ "27% slower", "1.42× as fast" or "the same speed"."""
-    if abs(ratio - 1.0) <= SAME:
+def settling(m: Measures) -> str | None:
+    """What would settle whether it pays; None where that is settled, or a speed is missing."""
+    if m.over_plain is None:
+        return None
+    if m.over is None:
+        return "Speeds of two kinds of source have no interval: measure both at the same place."
+    return settles(m.over_plain, m.over)
+
+
+def in_words(ratio: Interval) -> str:
+    """ "27% slower", "1.42× as fast", "the same speed", or that it cannot be told."""
+    found = kind(ratio)
+    if found == "inconclusive":
+        return in_short(ratio)
+    if found == "equivalent":
         return "the same speed"
-    return f"{1.0 - ratio:.0%} slower" if ratio < 1.0 else f"{ratio:.2f}× as fast"
+    return f"{1.0 - ratio.value:.0%} slower" if found == "slower" else f"{ratio.value:.2f}× as fast"
 
 
 def describe(figure: Figure) -> str:
@@ -106,12 +125,11 @@ def _of_whom(case: Case) -> str:
     return text
 
 
-def _confidence(speed: Figure, plain: Figure) -> Confidence:
-    """Both from a client, in runs whose ranges do not meet: high. From two kinds of source: low."""
+def _confidence(speed: Figure, plain: Figure, ratio: Interval) -> Confidence:
+    """Where the interval settles it, high if both are from a client; from two kinds of source low."""
     if speed.kind != plain.kind:
         return "low"
-    apart = speed.high < plain.low or plain.high < speed.low
-    return "high" if apart and min(speed.count, plain.count) >= 3 and speed.kind == "client" else "medium"
+    return "high" if speed.kind == "client" and kind(ratio) != "inconclusive" else "medium"
 
 
 def _first_position(case: Case) -> Finding:

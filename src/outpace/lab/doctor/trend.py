@@ -9,12 +9,13 @@ from typing import TypeVar
 from outpace.lab.doctor.case import Case, Measures
 from outpace.lab.doctor.evidence import Phases, Window
 from outpace.lab.doctor.finding import Finding
+from outpace.lab.intervals.rank_sums import LEAST, ratio_bounds
 
 T = TypeVar("T")
 
 MIN_WINDOWS = 8
 FELL = 0.85
-"""A last quarter slower than this part of the first has fallen."""
+"""A last quarter slower than this part of the first has fallen, if the interval of the two says that any has."""
 FLAT = 0.1
 """What moves less than this part from its first to its last quarter is flat."""
 
@@ -25,8 +26,9 @@ def findings(case: Case, m: Measures) -> Iterator[Finding]:
     series = [*([run.first] if run.first and run.first not in run.windows else []), *run.windows]
     if len(series) < MIN_WINDOWS:
         return
-    early, late = _quarters(series)
+    early, late = _ends(series)
     ratio = median(w.tok_s for w in late) / median(w.tok_s for w in early)
+    bounds = ratio_bounds([w.tok_s for w in late], [w.tok_s for w in early])
     numbers = {
         "first_window_tok_s": series[0].tok_s,
         "first_quarter_tok_s": median(w.tok_s for w in early),
@@ -34,8 +36,9 @@ def findings(case: Case, m: Measures) -> Iterator[Finding]:
         "last_window_tok_s": series[-1].tok_s,
         "lowest_tok_s": min(w.tok_s for w in series),
         "ratio": ratio,
+        "ratio_95": None if bounds is None else [round(bound, 4) for bound in bounds],
     }
-    fell = ratio < FELL
+    fell = ratio < FELL and bounds is not None and bounds[1] < 1.0
     yield Finding(
         question="did throughput fall with context or time",
         answer=_answer(series, run.phases) if fell else "no",
@@ -49,7 +52,7 @@ def findings(case: Case, m: Measures) -> Iterator[Finding]:
 def _steady(series: Sequence[Window], early: Sequence[Window], late: Sequence[Window]) -> str:
     return (
         f"Over {sum(w.count for w in series)} windows it stays: median {median(w.tok_s for w in early):.1f} tok/s in "
-        f"the first quarter, {median(w.tok_s for w in late):.1f} in the last."
+        f"the first {len(early)}, {median(w.tok_s for w in late):.1f} in the last {len(late)}."
     )
 
 
@@ -101,11 +104,12 @@ def _changes(series: Sequence[Window], phases: Sequence[Phases]) -> dict[str, fl
     lengths = [w.accept_length for w in series if w.accept_length is not None]
     for name, values in (("accept length", lengths), ("verify", [p.verify_ms for p in phases if p.verify_ms])):
         if len(values) >= MIN_WINDOWS // 2:
-            early, late = _quarters(values)
+            early, late = _ends(values)
             found[name] = median(late) / median(early) - 1.0
     return found
 
 
-def _quarters(values: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-    size = max(1, len(values) // 4)
+def _ends(values: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """The first and the last quarter; of few, as many as an interval takes, or half."""
+    size = min(max(LEAST, len(values) // 4), len(values) // 2)
     return values[:size], values[-size:]

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+from outpace.errors import ConfigError
 from outpace.lab.bench.subject import Subject, subject_of
 from outpace.lab.doctor.case import subject as last_run
 from outpace.lab.doctor.collect import runs_of
+from outpace.lab.doctor.evidence import Run
 from outpace.lab.experiments import applied
 from outpace.lab.experiments.record import Experiment, Outcome, State
 from outpace.lab.experiments.store import now
@@ -33,8 +35,7 @@ def outcome(
         log_a, log_b: of the servers, which may tell what they do not.
         progress: told how far a long log was read.
 
-    Raises:
-        ConfigError: a log cannot be read.
+    A log that cannot be read tells nothing, and the outcome says so: what was measured is none the worse for it.
     """
     a, b = record.a.server.settings, record.b.server.settings
     subjects = subject_of(experiment.a), subject_of(experiment.b)
@@ -44,24 +45,34 @@ def outcome(
         commits = _commit(subjects[0], record.a, record), _commit(subjects[1], record.b, record)
         asked["commit"], a, b = commits, {**a, "commit": commits[0]}, {**b, "commit": commits[1]}
     found = [applied.judge(name, of_a, of_b, a, b) for name, (of_a, of_b) in asked.items()]
-    if log_b is not None:
-        runs_a = [] if log_a is None else runs_of(log_a, progress)[0]
-        run_b = last_run(runs_of(log_b, progress)[0])
-        found = [applied.by_logs(each, runs_a, run_b) for each in found]
+    unread: list[str] = []
+    runs_a, runs_b = (_runs(log, unread, progress) for log in (log_a, log_b))
+    if runs_b:
+        found = [applied.by_logs(each, runs_a, last_run(runs_b)) for each in found]
     state, ratio = applied.overall(found), record.verdict.ratio
     return Outcome(
         finished_at=now(),
         applied=state,
         settings=tuple(found),
         also_different=tuple(applied.also_different(a, b, list(asked))),
-        observed=tuple(_observed(record)),
+        observed=(*_observed(record), *unread),
         verdict=record.verdict.kind,
         ratio=None if ratio is None else ratio.value,
         low=None if ratio is None else ratio.low,
         high=None if ratio is None else ratio.high,
         confidence=None if ratio is None else ratio.confidence,
         conclusion=conclusion(state, said),
+        cut_short=record.cut_short,
     )
+
+
+def _runs(log: Path | None, unread: list[str], progress: Callable[[str], None]) -> list[Run]:
+    """Of a log, if there is one; what keeps it from being read is noted."""
+    try:
+        return [] if log is None else runs_of(log, progress)[0]
+    except ConfigError as error:
+        unread.append(f"a log could not be read, and says nothing of the change: {error}")
+        return []
 
 
 def _commit(subject: Subject, side: Side, record: CompareRecord) -> str:

@@ -46,6 +46,8 @@ class Outcome:
     confidence: float | None
     conclusion: str
     """Of the hypothesis, in words."""
+    cut_short: bool = False
+    """It was stopped before all blocks were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

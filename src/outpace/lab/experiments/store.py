@@ -99,8 +99,8 @@ class Store:
                 "another run"
             )
 
-    def finish(self, folder: Path, experiment: Experiment, record: CompareRecord, outcome: Outcome) -> Experiment:
-        """Keeps what was measured and what it came to.
+    def keep(self, folder: Path, experiment: Experiment, record: CompareRecord) -> None:
+        """Keeps what was measured.
 
         Raises:
             ConfigError: it has a result already, or it cannot be written.
@@ -108,6 +108,13 @@ class Store:
         self.check_unfinished(folder, experiment)
         with _writing(folder), (folder / RECORD).open("x", encoding="utf-8") as out:
             out.write(to_json(record) + "\n")
+
+    def finish(self, folder: Path, experiment: Experiment, outcome: Outcome) -> Experiment:
+        """Keeps what that came to.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
         done = replace(experiment, outcome=outcome)
         self._write(folder, done)
         return done

@@ -14,8 +14,3 @@ class Interval:
     value: float
     bounds: tuple[float, float] | None
     """None where too little was measured for a range."""
-
-    @property
-    def conclusive(self) -> bool:
-        """There is a range, and it does not contain 1: one of the two is faster."""
-        return self.bounds is not None and not self.bounds[0] <= 1.0 <= self.bounds[1]

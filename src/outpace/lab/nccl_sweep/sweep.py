@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, isfinite, log
 from statistics import fmean, median
 from typing import Any
 
@@ -52,7 +52,8 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         at = self.ratio
-        ratio = None if at is None else {"center": exp(at.center), "low": exp(at.low), "high": exp(at.high)}
+        low, high = (exp(at.low), exp(at.high)) if at is not None and isfinite(at.low) else (None, None)
+        ratio = None if at is None else {"center": exp(at.center), "low": low, "high": high}
         rounds = 0 if at is None else at.num
         return {
             "best": dict(self.best),

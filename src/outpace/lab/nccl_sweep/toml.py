@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from math import exp
+from math import exp, isfinite
 
 from outpace.lab.nccl_sweep.settings import as_list, spelled
 from outpace.lab.nccl_sweep.sweep import Verdict
@@ -33,6 +33,7 @@ def summary(verdict: Verdict) -> str:
     name = spelled(verdict.candidate)
     if at is None:
         return f"{name} looked fastest, and there was no time to make sure: the default stays"
-    ratio = f"{exp(at.center):.3f} of the default's time (95%: {exp(at.low):.3f} … {exp(at.high):.3f})"
+    span = f"95%: {exp(at.low):.3f} … {exp(at.high):.3f}" if isfinite(at.low) else "too few rounds for an interval"
+    ratio = f"{exp(at.center):.3f} of the default's time ({span})"
     kept = "" if verdict.best else ", which is not sure to be faster: the default stays"
     return f"{name} takes {ratio}{kept}"

@@ -39,6 +39,8 @@ class CompareRecord:
     measure: str
     verdict: Verdict
     blocks: tuple[Block, ...]
+    cut_short: bool = False
+    """It was stopped before all blocks were measured."""
     notes: tuple[str, ...]
     client: dict[str, Any]
     """Fingerprint of the machine that asked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,13 +12,15 @@ from typing import Any, Literal
 
 from outpace.checks import check_integers, check_real
 from outpace.errors import ConfigError
+from outpace.lab.bench.answer import Answer
 from outpace.lab.bench.asks import Ask, read_asks
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.exposed import of_requests
-from outpace.lab.bench.load import Driven, drive
+from outpace.lab.bench.load import Driven, drive, go_on
+from outpace.lab.bench.progress import Progress
 from outpace.lab.bench.run import Ready, Tokens, make_ready
 from outpace.lab.bench.settings import Asking
-from outpace.lab.paired.blocks import Block, Role, Run, counted, measure_block
+from outpace.lab.paired.blocks import ROLES, RUNS, Block, Role, Run, counted, measure_block
 from outpace.lab.paired.guard import State, read_state
 from outpace.lab.paired.record import SCHEMA, CompareRecord, Side
 from outpace.lab.paired.verdict import judge
@@ -34,7 +37,8 @@ class Comparing:
     """How two are compared."""
 
     num_blocks: int = 24
-    """Rounds of six runs: A, B and A once more as a control, forwards and backwards, on prompts of their own."""
+    """Rounds of six runs: A, B and A once more as a control, forwards and backwards, on prompts of their own; fewer
+    than 8 give no verdict."""
     margin: float = 0.02
     """A difference that does not matter, as a share: 0.02 is 2%."""
     concurrency: int = 1
@@ -75,6 +79,8 @@ async def compare(
         state: reads the machine's state after each run.
         progress: told what goes on.
 
+    Being cancelled ends it with the blocks so far, if there is one; the block that was under way does not count.
+
     Raises:
         ConfigError: a server cannot be measured; the message says why.
     """
@@ -85,13 +91,21 @@ async def compare(
         contender: await make_ready(contender.endpoint, asking, asks[0], tokens) for contender in dict.fromkeys((a, b))
     }
     started_at, machine = datetime.now(UTC).isoformat(timespec="seconds"), client()
-    trial = _Trial({"A": a, "B": b, "A'": a}, ready, asking, comparing, state)
+    steps = Progress(comparing.num_blocks * RUNS * len(ROLES) * num, progress)
+    trial = _Trial({"A": a, "B": b, "A'": a}, ready, asking, comparing, state, steps)
     progress("warming up")
     await trial.ask_all(asks[:num])
     blocks: list[Block] = []
-    for index in range(comparing.num_blocks):
-        progress(f"measuring: block {index + 1} of {comparing.num_blocks}")
-        blocks.append(await trial.block(index, asks[num * (index + 1) : num * (index + 2)]))
+    cut_short = False
+    try:
+        for index in range(comparing.num_blocks):
+            trial.progress.at(f"block {index + 1} of {comparing.num_blocks}")
+            blocks.append(await trial.block(index, asks[num * (index + 1) : num * (index + 2)]))
+    except asyncio.CancelledError:
+        if not blocks:
+            raise
+        cut_short = True
+        go_on()
     return CompareRecord(
         schema=SCHEMA,
         started_at=started_at,
@@ -103,7 +117,8 @@ async def compare(
         measure=comparing.measure,
         verdict=judge(blocks, comparing.margin, _doubts(blocks)),
         blocks=tuple(blocks),
-        notes=tuple(_notes(a, b, blocks)),
+        cut_short=cut_short,
+        notes=(*_cut(len(blocks), comparing.num_blocks), *_notes(a, b, blocks)),
         client=machine,
     )
 
@@ -117,6 +132,8 @@ class _Trial:
     asking: Asking
     comparing: Comparing
     state: Callable[[], State]
+    progress: Progress
+    """Of what is measured."""
 
     async def ask_all(self, asks: Sequence[Ask]) -> None:
         """Asks each server once, unmeasured."""
@@ -129,14 +146,22 @@ class _Trial:
 
         async def measure(role: Role) -> Run:
             contender = self.of_role[role]
-            driven = await self._drive(contender, asks)
+            driven = await self._drive(contender, asks, lambda answer: self.progress.done())
             return _run(role, driven, self.ready[contender], self.comparing.measure, self.state())
 
         return await measure_block(index, measure)
 
-    async def _drive(self, contender: Contender, asks: Sequence[Ask]) -> Driven:
-        model = self.ready[contender].facts.model
-        return await drive(contender.endpoint, asks, self.asking, model, concurrency=self.comparing.concurrency)
+    async def _drive(
+        self, contender: Contender, asks: Sequence[Ask], on_done: Callable[[Answer], None] = lambda answer: None
+    ) -> Driven:
+        return await drive(
+            contender.endpoint,
+            asks,
+            self.asking,
+            self.ready[contender].facts.model,
+            concurrency=self.comparing.concurrency,
+            on_done=on_done,
+        )
 
 
 def _run(role: Role, driven: Driven, ready: Ready, measure: Measure, state: State) -> Run:
@@ -167,6 +192,10 @@ def _doubts(blocks: Sequence[Block]) -> list[str]:
     if len(excluded) <= MOST_EXCLUDED * len(blocks):
         return []
     return [f"{len(excluded)} of {len(blocks)} blocks do not count; the first: {excluded[0]}"]
+
+
+def _cut(num_blocks: int, planned: int) -> list[str]:
+    return [f"cut short: {num_blocks} of {planned} blocks were measured"] if num_blocks < planned else []
 
 
 def _notes(a: Contender, b: Contender, blocks: Sequence[Block]) -> list[str]:

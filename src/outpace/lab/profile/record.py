@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from outpace.lab.intervals.interval import Interval
+
 SCHEMA = 2
 PHASES = ("draft", "verify", "accept")
 
@@ -57,6 +59,12 @@ class Paired:
     median: float
     low: float | None
     high: float | None
+
+    @property
+    def interval(self) -> Interval:
+        """The same as the lab's own."""
+        bounds = None if self.low is None or self.high is None else (self.low, self.high)
+        return Interval(value=self.median, bounds=bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from typing import Any
 
 from outpace import LLM, SamplingParams
 from outpace.errors import ConfigError
-from outpace.lab.intervals.sign_test import MIN_ROUNDS
 from outpace.lab.limits.cycle import cycle_parts
 from outpace.lab.limits.rates import Rates, measure_rates
 from outpace.lab.profile import contenders
@@ -269,11 +268,7 @@ def _notes(llm: LLM, served: Way) -> list[str]:
         notes.append(f"cycles of k {frame['k']} could not be captured, and ran without a graph: {frame['why']}")
     if llm.target.config.mixture is not None:
         notes.append("the experts' limit supposes that tokens choose experts evenly")
-    if served.slowdown.high is None:
-        notes.append(
-            f"fewer than {MIN_ROUNDS} rounds give no interval of what watching cost ({served.slowdown.median:+.1%})"
-        )
-    elif served.slowdown.low is not None and served.slowdown.low > 0.01:
+    if served.slowdown.low is not None and served.slowdown.low > 0.01:
         notes.append("watching cost more than 1%: parts are those of slower cycles than the phases beside them")
     if abs(served.unexplained_share) > 0.03:
         notes.append(f"more than 3% of the cycle is unexplained ({served.unexplained_share:+.1%})")

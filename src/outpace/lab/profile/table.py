@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from outpace.lab.intervals.sign_test import MIN_ROUNDS
+from outpace.lab.intervals.verdict import Over
 from outpace.lab.profile.parts import PARTS
 from outpace.lab.profile.record import PHASES, Paired, ProfileRecord
 
@@ -12,32 +14,20 @@ FAR = 99
 """How many times its limit a part takes at most for the number to mean anything: beyond, bytes do not bound it."""
 FIRST = "ms a cycle"
 HOW = {"graph": "as graphs", "eager": "eagerly"}
-
-
 SHOWN_MS = 5e-4
 """Less is 0.000."""
-SAME = 0.02
-"""A difference this small is called none where there are too few rounds for an interval."""
 
 
-def said(speedup: Paired) -> str:
-    """Of speculation, in words: only what the interval holds."""
-    low, high = speedup.low, speedup.high
-    if low is None or high is None:
-        low, high = speedup.median - SAME, speedup.median + SAME
-    return "pays" if low > 1.0 else "costs speed" if high < 1.0 else "makes no certain difference"
-
-
-def times(ratio: Paired) -> str:
-    """A ratio with its interval."""
-    span = "" if ratio.low is None else f" ({ratio.low:.2f} … {ratio.high:.2f})"
-    return f"{ratio.median:.2f}×{span}"
+def rounds_of(record: ProfileRecord) -> Over:
+    """What a profile's intervals are taken over."""
+    return Over(num=record.num_rounds, least=MIN_ROUNDS, name="rounds", flag="--num-rounds")
 
 
 def cost(slowdown: Paired) -> str:
     """In percent, with its interval."""
-    span = "" if slowdown.low is None else f" ({slowdown.low:+.1%} … {slowdown.high:+.1%})"
-    return f"{slowdown.median:+.1%}{span}"
+    if slowdown.low is None or slowdown.high is None:
+        return f"{slowdown.median:+.1%} in too few rounds for an interval"
+    return f"{slowdown.median:+.1%} ({slowdown.low:+.1%} … {slowdown.high:+.1%})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

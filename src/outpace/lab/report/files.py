@@ -112,6 +112,8 @@ class Doctor:
     findings: list[Found]
     advice: list[Advised]
     unknown: list[Unclear]
+    subject: str | None = None
+    """Not in results of earlier versions."""
     machine: dict[str, Any] | None = None
 
 

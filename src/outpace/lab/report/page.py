@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from outpace.lab.report.files import Source
 from outpace.lab.report.html import Markup, tag
 from outpace.lab.report.sections import fingerprint, section
-from outpace.lab.report.sentences import sentences
+from outpace.lab.report.sentences import Lead, leads
 from outpace.version import __version__
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -34,7 +34,8 @@ h3 { margin: 1.1rem 0 .4rem; font-size: .9rem; }
 p { margin: .5rem 0; overflow-wrap: anywhere; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.1rem;
   margin-bottom: 1rem; }
-.short p { font-size: 1.08rem; } .short p:first-child { font-size: 1.25rem; font-weight: 650; }
+.short p { font-size: 1.08rem; } .short .lead { font-size: 1.25rem; font-weight: 650; }
+.short p + .lead { margin-top: 1.1rem; }
 .short .note { font-weight: 400; }
 .note { color: var(--dim); font-size: .85rem; }
 .wide { overflow-x: auto; }
@@ -63,10 +64,7 @@ details { margin: .4rem 0; } summary { cursor: pointer; }
 
 def page(sources: Sequence[Source]) -> str:
     """The whole file."""
-    told = sentences(sources)
-    short = [
-        tag("p", text, tag("span", f" ({name})", class_="note") if name is not None else None) for text, name in told
-    ]
+    told = leads(sources)
     machines = [folded for source in sources if (folded := fingerprint(source)) is not None]
     head = tag(
         "head",
@@ -79,9 +77,16 @@ def page(sources: Sequence[Source]) -> str:
     body = tag(
         "body",
         tag("h1", "Outpace report"),
-        tag("section", *short, class_="short"),
-        *(section(source, [text for text, _ in told]) for source in sources),
+        tag("section", *(part for each in told for part in _short(each)), class_="short"),
+        *map(section, sources),
         tag("section", tag("h2", "Machines and settings"), *machines) if machines else None,
         tag("p", f"outpace {__version__}", class_="note"),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _short(lead: Lead) -> list[Markup]:
+    """The first sentence stands out, and names the file that all of them rest on."""
+    first, *others = lead.sentences
+    name = tag("span", f" ({lead.name})", class_="note") if lead.name is not None else None
+    return [tag("p", first, name, class_="lead"), *(tag("p", text) for text in others)]

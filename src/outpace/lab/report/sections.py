@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outpace.lab.bench.record import BenchRecord
@@ -21,13 +21,13 @@ MOST_BLOCKS = 60
 """Of a comparison that are listed."""
 
 
-def section(source: Source, told: Collection[str]) -> Markup:
-    """All that is shown of a result, but for sentences that were told before it."""
+def section(source: Source) -> Markup:
+    """All that is shown of a result, but for the sentences that lead the page."""
     return tag(
         "section",
         tag("h2", _title(source.result)),
         tag("p", f"from {source.name}", class_="note"),
-        *_inside(source.result, told),
+        *_inside(source.result),
     )
 
 
@@ -45,7 +45,7 @@ def _title(result: Result) -> str:
             return "What the doctor found"
 
 
-def _inside(result: Result, told: Collection[str]) -> list[Markup]:
+def _inside(result: Result) -> list[Markup]:
     match result:
         case ProfileRecord():
             return _profile(result)
@@ -56,7 +56,7 @@ def _inside(result: Result, told: Collection[str]) -> list[Markup]:
         case Breakeven():
             return _breakeven(result)
         case Doctor():
-            return _doctor(result, told)
+            return _doctor(result)
 
 
 def _profile(record: ProfileRecord) -> list[Markup]:
@@ -212,9 +212,8 @@ def _breakeven(found: Breakeven) -> list[Markup]:
     return [*maps, *([tag("h3", "What a speed takes"), table(head, speeds)] if speeds else [])]
 
 
-def _doctor(found: Doctor, told: Collection[str]) -> list[Markup]:
+def _doctor(found: Doctor) -> list[Markup]:
     parts = [
-        *(tag("p", sentence) for sentence in found.verdict if sentence not in told),
         table(
             ("question", "answer", "in full"),
             [

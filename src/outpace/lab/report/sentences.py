@@ -1,40 +1,47 @@
-"""Three sentences that a manager can read: does it pay, why, and how far the figures can be trusted or what comes next.
+"""What a manager reads first: of each result whether speculation pays, why, and how far that can be trusted or what
+comes next.
 
-Each is made of one result's figures, the first that can tell; where none can, the sentence says so and what would.
+Every sentence is of one result's figures: two results may be of two models, or of two machines, and a sentence on one
+says nothing of the other. A verdict follows from an interval; where there is none, that is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from outpace.lab.bench.figures import Figures
 from outpace.lab.bench.record import BenchRecord
+from outpace.lab.intervals.bootstrap import MIN_VALUES, Rate, Spread
+from outpace.lab.intervals.verdict import by_given_figures, lead, settles, times
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, Paired, ProfileRecord, Speed
-from outpace.lab.profile.table import cost, said, times
+from outpace.lab.profile.table import cost, rounds_of
 from outpace.lab.report.files import Breakeven, Doctor, Source
 
 ENOUGH = 0.03
 """Of a cycle: what may be unexplained of a profile that adds up."""
-
-Tell = Callable[[Source], str | None]
-
-
-def sentences(sources: Sequence[Source]) -> list[tuple[str, str | None]]:
-    """(sentence, the file it rests on)."""
-    asked: list[tuple[Tell, str]] = [
-        (_pays, "Whether speculation pays cannot be said: no file holds plain decoding measured beside it."),
-        (_why, "Why it is as fast as it is cannot be said: no file holds the parts of a cycle."),
-        (_next, "Nothing in these files asks for a change."),
-    ]
-    return [_first(sources, tell, otherwise) for tell, otherwise in asked]
+CANNOT = "Whether speculation pays cannot be said: no file holds plain decoding measured beside it."
 
 
-def _first(sources: Sequence[Source], tell: Tell, otherwise: str) -> tuple[str, str | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """What one result says, and its file; None is what none says."""
+
+    name: str | None
+    sentences: tuple[str, ...]
+
+
+def leads(sources: Sequence[Source]) -> list[Lead]:
+    """One of each result that has something to say; those first that tell whether speculation pays."""
+    found: list[tuple[bool, Lead]] = []
     for source in sources:
-        if (said := tell(source)) is not None:
-            return said, source.name
-    return otherwise, None
+        pays = _pays(source)
+        said = tuple(each for each in (pays, _why(source), _next(source)) if each is not None)
+        if said:
+            found.append((pays is None, Lead(name=source.name, sentences=said)))
+    told = [each for _, each in sorted(found, key=lambda each: each[0])]
+    return told if any(not silent for silent, _ in found) else [Lead(name=None, sentences=(CANNOT,)), *told]
 
 
 def _pays(source: Source) -> str | None:
@@ -44,15 +51,14 @@ def _pays(source: Source) -> str | None:
             where = f"{record.model} on {record.device}"
             if record.simulated:
                 return f"Acceptance is simulated, so only times mean anything: {where} ran at {speeds}."
-            return f"Speculation {said(speedup)} for {where}: {speeds}, {times(speedup)}."
-        case Doctor(verdict=[pays, *_]):
-            return pays
+            return f"{lead(speedup.interval, rounds_of(record))} for {where}: {speeds}, {times(speedup.interval)}."
+        case Doctor(verdict=[pays, *_], subject=subject):
+            return pays if subject is None or subject in pays else f"{subject}: {pays}"
         case CompareRecord() as record:
             return _compared(record)
         case Breakeven(ratio=float() as ratio, speculative_tok_s=float() as tok_s, plain_tok_s=float() as plain_tok_s):
-            words = "pays" if ratio > 1.0 else "does not pay"
             speeds = f"{tok_s:.1f} tok/s against {plain_tok_s:.1f} plain"
-            return f"By the figures that were given, speculation {words}: {speeds}, {ratio:.2f}×."
+            return f"{by_given_figures(ratio)}: {speeds}, {ratio:.2f}×."
         case _:
             return None
 
@@ -84,9 +90,11 @@ def _why(source: Source) -> str | None:
             return f"A cycle costs {even_at:.2f} plain steps and brings {length:.2f} tokens."
         case BenchRecord(figures=Figures(by_context=[first, *_, last])) as record:
             return (
-                f"A stream of {record.server.model} wrote {first.tok_s.value:.1f} tok/s within its first {first.to:,} "
-                f"tokens of context and {last.tok_s.value:.1f} tok/s beyond {last.above:,}."
+                f"A stream of {record.server.model} wrote {_speed(first.tok_s)} within its first {first.to:,} tokens "
+                f"of context and {_speed(last.tok_s)} beyond {last.above:,}."
             )
+        case BenchRecord(figures=Figures(decode_tok_s=Spread() as speed)) as record:
+            return f"A stream of {record.server.model} wrote {_speed(speed)}."
         case _:
             return None
 
@@ -99,11 +107,19 @@ def _next(source: Source) -> str | None:
             way = record.served
             adds_up = "add up" if abs(way.unexplained_share) <= ENOUGH else "do not add up yet"
             unexplained = f"{abs(way.unexplained_share):.1%} of the cycle is unexplained"
-            return f"The parts {adds_up}: {unexplained}, and watching it cost {cost(way.slowdown)}."
+            trust = f"The parts {adds_up}: {unexplained}, and watching it cost {cost(way.slowdown)}."
+            more = settles(record.speedup.interval, rounds_of(record)) if record.speedup else None
+            return trust if more is None or record.simulated else f"{trust} {more}"
         case Breakeven(ratio=float() as ratio, break_even_accept_length=float() as even_at) if ratio <= 1.0:
             return _until(even_at, source.result.break_even_verify_ms)
-        case CompareRecord() as record if record.verdict.more_blocks is not None:
+        case CompareRecord(cut_short=False) as record if record.verdict.more_blocks is not None:
             return f"About {record.verdict.more_blocks} more blocks would settle it."
+        case CompareRecord(cut_short=True) as record:
+            return f"It was cut short: {len(record.blocks)} of {record.num_blocks} blocks were measured."
+        case BenchRecord(cut_short=True) as record:
+            return (
+                f"It was cut short: {record.figures.num_requests} of {record.load.num_prompts} requests were answered."
+            )
         case BenchRecord() as record if record.figures.num_failed:
             failed = f"{record.figures.num_failed} of {record.figures.num_requests} requests failed"
             return f"{failed}; the figures are those of the others."
@@ -111,6 +127,14 @@ def _next(source: Source) -> str | None:
             return f"All {record.figures.num_requests} requests were answered."
         case _:
             return None
+
+
+def _speed(found: Rate | Spread) -> str:
+    """With its interval."""
+    value = found.median if isinstance(found, Spread) else found.value
+    if found.low is None or found.high is None:
+        return f"{value:.1f} tok/s (too few requests for an interval, which takes {MIN_VALUES})"
+    return f"{value:.1f} tok/s ({found.low:.1f} … {found.high:.1f})"
 
 
 def _until(even_at: float, verify_ms: float | None) -> str:
