@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 import outpace
+from outpace.cli.parser import Parser
 from outpace.errors import OutpaceError
 
 COMMANDS = {
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser(name: str | None, command: Command | None) -> argparse.ArgumentParser:
     """The parser, with the options of the chosen command and one line for each of the others."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="outpace",
         description=outpace.__doc__.partition("\n")[0] if outpace.__doc__ else None,
         epilog=EXAMPLES,

@@ -15,6 +15,7 @@ import msgspec
 import outpace
 from outpace import EngineConfig
 from outpace.cli import options
+from outpace.cli.parser import suggestion
 from outpace.distributed.launcher import Launched, launched
 from outpace.errors import ConfigError, EngineError
 from outpace.server.run import serve
@@ -153,7 +154,10 @@ def read_config(path: Path) -> dict[str, Any]:
     found = {name.replace("-", "_"): value for name, value in content.items()}
     known = {*MODEL_FIELDS, *(field.name for settings in (EngineConfig, ServerConfig) for field in fields(settings))}
     if unknown := sorted(set(found) - known):
-        raise ConfigError(f"--config {path}: there is no option {unknown[0]!r}; outpace serve --help lists them all")
+        raise ConfigError(
+            f"--config {path}: there is no option {unknown[0]!r}{suggestion(unknown[0], known)}; "
+            "outpace serve --help lists them all"
+        )
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
