@@ -313,7 +313,7 @@ def test_the_engine_does_not_outlive_a_killed_server(model: Path, hangs: bool) -
     ("flags", "message"),
     [
         (("--drafter", "./nowhere"), "there is no model './nowhere'"),
-        (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
+        (("--host", "192.0.2.1"), "cannot listen on '192.0.2.1' port 0: this machine has no such address: see --host"),
         (("--max-connections", "1000000000"), "max_connections is 1000000000"),
     ],
 )
@@ -324,6 +324,16 @@ def test_what_cannot_be_served_is_one_line_and_code_2(model: Path, flags: tuple[
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("outpace: ")]
     assert message in line
     assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_refused_before_anything_is_loaded(narrow: Server) -> None:
+    port = urlsplit(narrow.url).port
+    words = [sys.executable, "-m", "outpace.cli.main", "serve", "./nowhere", "--port", str(port)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"outpace: cannot listen on '127.0.0.1' port {port}: another program listens there: ")
+    assert "--port" in line
 
 
 def test_an_engine_that_dies_too_often_ends_the_server(model: Path) -> None:
