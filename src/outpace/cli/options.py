@@ -174,6 +174,22 @@ def given(args: argparse.Namespace, settings: type) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
+def words_of(args: argparse.Namespace, settings: type, *, skip: Collection[str] = ()) -> list[str]:
+    """The flags of `add_fields` that were given, as one would type them."""
+    words: list[str] = []
+    for name, value in given(args, settings).items():
+        flag = f"--{name.replace('_', '-')}"
+        if name in skip:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, tuple) and isinstance(value[0], str):
+            words += [f"{flag}={text}" for text in value]
+        else:
+            words += [flag, *map(str, value if isinstance(value, tuple) else (value,))]
+    return words
+
+
 def field_docs(settings: type) -> dict[str, str]:
     """The string under each field, on one line. Python keeps it only in the source."""
     body = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]

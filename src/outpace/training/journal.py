@@ -85,6 +85,8 @@ def _start(record: Record) -> str:
 
 def _measured(record: Record) -> str:
     name = "before" if record["event"] == "before" else "trained"
+    if not record.get("finished", True):
+        name = f"stopped at step {record['steps']}"
     found = record["accept_length"] or ()
     lengths = ", ".join(f"{m['accept_length']:.3f} at temperature {m['temperature']} (k {m['k']})" for m in found)
     return f"{name}: accept length {lengths or 'not measured'}"
