@@ -54,7 +54,7 @@ def last_request(server: Server) -> dict[str, Any]:
 def narrow(model: Path) -> Iterator[Server]:
     """One answer at a time, and two may wait."""
     flags = ("--max-concurrency", "1", "--queue-limit", "2", "--max-body-bytes", "20000", "--log-interval", "0.2")
-    flags += ("--hang-timeout", "4", "--max-restarts", "9")
+    flags += ("--hang-timeout", "4", "--max-restarts", "9", "--default-max-tokens", "7")
     with serving(model, *PLAIN, *flags) as running:
         yield running
 
@@ -177,6 +177,17 @@ def test_a_client_that_leaves_the_queue_is_never_begun(narrow: Server) -> None:
     until(lambda: narrow.state()["waiting"] == 0, seconds=5)
     assert narrow.state()["running"] == 1
     stream.close()
+
+
+def test_a_request_without_a_limit_has_the_servers(narrow: Server) -> None:
+    asked = {"model": "tiny", "temperature": 0, "ignore_eos": True}
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    bodies = {"/v1/completions": {"prompt": "a"}, "/v1/chat/completions": chat}
+    for path, body in bodies.items():
+        for own, tokens in (({}, 7), ({"max_tokens": 9}, 9)):
+            answer = narrow.post(path, asked | body | own).json()
+            assert answer["usage"]["completion_tokens"] == tokens
+            assert answer["choices"][0]["finish_reason"] == "length"
 
 
 def test_large_bodies_are_refused(narrow: Server) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from outpace.checks import check_integers, check_real
+from outpace.config import MAX_TOKENS
 from outpace.errors import ConfigError
 
 ToolParser = Literal["auto", "hermes", "llama3", "mistral", "kimi"]
@@ -39,6 +40,9 @@ class ServerConfig:
     whatever page is open."""
     tool_parser: ToolParser = "auto"
     """How the model spells tool calls; auto is what its chat template teaches."""
+    default_max_tokens: int | None = None
+    """Most tokens of an answer whose request sets no limit; a request's own may be higher. None is what OpenAI's API
+    takes: a chat may go on to the end of the context, a completion has 16."""
     max_concurrency: int | None = None
     """Most answers in the engine at once; the others wait outside and survive its restart. None takes max_rows."""
     queue_limit: int = 256
@@ -67,6 +71,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         integers = {
             "port": (0, 65_535),
+            "default_max_tokens": (1, MAX_TOKENS),
             "max_concurrency": (1, 65_536),
             "queue_limit": (0, 1 << 20),
             "max_connections": (1, 1 << 20),

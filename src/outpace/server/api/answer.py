@@ -115,7 +115,8 @@ def _wanted(
     """
     limits, wanted = backend.limits(), list[tuple[list[int], SamplingParams]]()
     for prompt in prompts:
-        params = params_under(params_of(asked, limits.room(len(prompt))), offer, backend.texts.special_id)
+        params = params_of(asked, limits.room(len(prompt)), backend.default_max_tokens)
+        params = params_under(params, offer, backend.texts.special_id)
         limits.check(prompt, params)  # a stream whose second prompt is refused later would have begun
         wanted += [(prompt, choice) for choice in choices(params, asked.n or 1)]
     return wanted
