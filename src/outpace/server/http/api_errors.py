@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -136,8 +136,8 @@ def _steps(location: Sequence[int | str], body: Any) -> list[int | str]:
     return steps
 
 
-def install(app: FastAPI) -> None:
-    """Every error that a route raises leaves in this form."""
+def install(app: FastAPI, paths: Collection[str]) -> None:
+    """Every error that a route raises leaves in this form; of `paths` clients are told that ask for another."""
 
     def noted(request: Request, refusal: ApiError) -> Response:
         facts_of(request.scope)["error"] = str(refusal)
@@ -155,8 +155,13 @@ def install(app: FastAPI) -> None:
         if error.status_code == 400:  # what FastAPI says where Python's JSON reader gives up
             said = "the body cannot be read: it is nested too deep, or holds a number that is too long"
             return noted(request, ApiError(400, said, code="invalid_json"))
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-        return noted(request, ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
+        code, said, path = "invalid_request", str(error.detail), f"{request.url.path!r:.100}"
+        if error.status_code == 404:
+            code, said = "not_found", f"there is no {path} here; this server has {', '.join(sorted(paths))}"
+        elif error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "another method")
+            code, said = "method_not_allowed", f"{path} takes {allowed}, not {request.method:.20}"
+        return noted(request, ApiError(error.status_code, said, code=code, headers=error.headers))
 
     app.add_exception_handler(ApiError, ours)
     app.add_exception_handler(OutpaceError, ours)
