@@ -25,6 +25,7 @@ from outpace.lab.paired.trial import Comparing, Contender, compare
 from outpace.lab.paired.verdict import Ratio, Verdict
 from outpace.lab.workload.token_counter import read_tokenizer
 from outpace.lab.written import to_csv, to_json
+from outpace.wording import count_of
 
 SUMMARY = "two servers, settings or commits, interleaved: faster, slower, equivalent, or not known yet"
 DESCRIPTION = """
@@ -140,8 +141,8 @@ def lines(record: CompareRecord) -> list[str]:
         if (speed := record.tok_s(role)) is not None:
             accept = f", accept length {median(lengths):.2f}" if lengths else ""
             page.append(f"  {role:3} {speed:8.2f} tok/s{accept}")
-    count = f"{verdict.num_blocks} blocks of six runs count"
-    page += ["", f"  {count}" + (f", {verdict.num_excluded} do not" if verdict.num_excluded else "")]
+    count = f"{count_of(verdict.num_blocks, 'block')} of six runs counted"
+    page += ["", f"  {count}" + (f", {verdict.num_excluded} left out" if verdict.num_excluded else "")]
     page += [f"    block {block.index + 1}: {block.excluded}" for block in record.blocks if block.excluded][:5]
     for note in record.notes:
         page += textwrap.wrap(f"! {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")

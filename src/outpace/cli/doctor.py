@@ -25,6 +25,7 @@ from outpace.lab.doctor.evidence import Run
 from outpace.lab.doctor.finding import Advice, Finding
 from outpace.lab.doctor.live import Seen, ask, watch
 from outpace.lab.logs.reader import Tally
+from outpace.wording import count_of
 
 SUMMARY = "a log, a live server or a model: does its speculation pay, what costs it, what to change"
 DESCRIPTION = """
@@ -220,7 +221,7 @@ def _advice(advice: Advice) -> list[str]:
 
 def _read(name: str, tally: Tally) -> list[str]:
     unread = ", ".join(f"{count:,} {reason}" for reason, count in tally.unread.items())
-    shown = [f"Read {name}: {tally.records:,} records; left unread: {unread or 'nothing'}."]
+    shown = [f"Read {name}: {count_of(tally.records, 'record')}; left unread: {unread or 'nothing'}."]
     return shown + [f"    line {each.line}: {each.text}" for each in tally.examples.get("cut short", [])]
 
 

@@ -6,6 +6,7 @@ import textwrap
 
 from outpace.lab.profile.record import ProfileRecord, Way
 from outpace.lab.profile.table import cost, heading, rows, said, times
+from outpace.wording import count_of
 
 WIDTH = 100
 NAME = 26
@@ -18,7 +19,7 @@ def lines(record: ProfileRecord) -> list[str]:
     first, *others = heading(record)
     return [
         f"{record.model} on {record.device}, {record.dtype}, k {record.k}, one stream, context {record.context:,.0f} "
-        f"on average, {record.num_rounds} rounds of {record.prompts} answers",
+        f"on average, {count_of(record.num_rounds, 'round')} of {count_of(record.prompts, 'answer')}",
         "",
         _client(record.served),
         "",

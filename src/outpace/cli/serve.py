@@ -21,6 +21,7 @@ from outpace.errors import ConfigError, EngineError
 from outpace.server.run import serve
 from outpace.server.settings import ServerConfig
 from outpace.server.wire import Start
+from outpace.wording import count_of
 
 SUMMARY = "serve a model over HTTP, as OpenAI's API does"
 DESCRIPTION = """
@@ -107,7 +108,9 @@ def _under_torchrun(settings: Mapping[str, Any], here: Launched) -> dict[str, An
     """
     size = settings.get("tensor_parallel", 1)
     if size != here.size:
-        raise ConfigError(f"tensor_parallel is {size}, but torchrun started {here.size} ranks: make them equal")
+        raise ConfigError(
+            f"tensor_parallel is {size}, but torchrun started {count_of(here.size, 'rank')}: make them equal"
+        )
     if settings.get("max_restarts"):
         raise ConfigError(
             f"max_restarts is {settings['max_restarts']}; torchrun starts ranks again, all together: give it "

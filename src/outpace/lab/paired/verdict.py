@@ -19,6 +19,7 @@ from typing import Literal
 from outpace.lab.intervals.interval import CONFIDENCE
 from outpace.lab.intervals.signed_ranks import Location, fewest, locate
 from outpace.lab.paired.blocks import Block, counted
+from outpace.wording import count_of
 
 CONTROL_CONFIDENCE = 0.99
 """Of the control's interval: a sound machine fails its control once in a hundred comparisons."""
@@ -81,7 +82,7 @@ def judge(blocks: Sequence[Block], margin: float, doubts: Sequence[str] = ()) ->
             "is biased, and more blocks will not mend it"
         )
     elif len(good) < MIN_BLOCKS:
-        reasons.append(f"{len(good)} blocks count; a verdict takes {MIN_BLOCKS}")
+        reasons.append(f"{count_of(len(good), 'block')} to go by; a verdict takes {MIN_BLOCKS}")
         more = MIN_BLOCKS - len(good)
     elif kind == "inconclusive":
         more = _more(found, margin)
@@ -147,7 +148,7 @@ def _unsettled(found: Location, margin: float, more: int | None) -> str:
     holds = f"the ratio lies in {low:.3f} … {high:.3f}, which holds 1 and also more than {margin:.1%} off it"
     if more is None:
         return f"{holds}; it would take over {MOST_BLOCKS:,} blocks to settle: find out what makes the machine so noisy"
-    return f"{holds}; about {more} more blocks would settle it"
+    return f"{holds}; about {count_of(more, 'more block')} would settle it"
 
 
 def _ratio(found: Location, confidence: float) -> Ratio:

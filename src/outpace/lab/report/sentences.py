@@ -13,6 +13,7 @@ from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, Paired, ProfileRecord, Speed
 from outpace.lab.profile.table import cost, said, times
 from outpace.lab.report.files import Breakeven, Doctor, Source
+from outpace.wording import count_of
 
 ENOUGH = 0.03
 """Of a cycle: what may be unexplained of a profile that adds up."""
@@ -103,12 +104,13 @@ def _next(source: Source) -> str | None:
         case Breakeven(ratio=float() as ratio, break_even_accept_length=float() as even_at) if ratio <= 1.0:
             return _until(even_at, source.result.break_even_verify_ms)
         case CompareRecord() as record if record.verdict.more_blocks is not None:
-            return f"About {record.verdict.more_blocks} more blocks would settle it."
+            return f"About {count_of(record.verdict.more_blocks, 'more block')} would settle it."
         case BenchRecord() as record if record.figures.num_failed:
-            failed = f"{record.figures.num_failed} of {record.figures.num_requests} requests failed"
+            failed = f"{record.figures.num_failed} of {count_of(record.figures.num_requests, 'request')} failed"
             return f"{failed}; the figures are those of the others."
         case BenchRecord() as record:
-            return f"All {record.figures.num_requests} requests were answered."
+            num = record.figures.num_requests
+            return "The one request was answered." if num == 1 else f"All {num} requests were answered."
         case _:
             return None
 
