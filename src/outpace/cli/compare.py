@@ -52,8 +52,10 @@ SLOWER = 1
 def add_parser(subparsers: Any) -> None:
     """Adds the command's options."""
     parser = options.new_parser(subparsers, "compare", SUMMARY, DESCRIPTION)
-    parser.add_argument("a", metavar="A", help="what B is held against")
-    parser.add_argument("b", metavar="B", help="what is judged")
+    parser.add_argument(
+        "a", metavar="A", help="what B is held against: a URL, or a model and options of outpace serve, quoted"
+    )
+    parser.add_argument("b", metavar="B", help="what is judged: the same")
     options.add_fields(parser.add_argument_group("how"), Comparing)
     options.add_fields(parser.add_argument_group("what is asked"), Asking, skip=("input_tokens",))
     parser.add_argument(

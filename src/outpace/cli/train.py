@@ -64,8 +64,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--init-from", metavar="DRAFTER", help="fine-tune this drafter, whatever its dialect")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
-    parser.add_argument("--dtype", default="auto", help="float32, bfloat16 or auto: what suits the device")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto: the first GPU, else the CPU")
+    parser.add_argument(
+        "--dtype", default="auto", help="float32, bfloat16 or auto: what suits the device (default auto)"
+    )
+    parser.add_argument("--device", default="auto", help=options.DEVICE_HELP)
     answers = parser.add_argument_group("answers")
     answers.add_argument("--rows", type=int, metavar="N", help=f"answers written together (default {DEFAULT_ROWS})")
     parser.add_argument("--no-validation", action="store_true", help="measure no accept length by real drafting")

@@ -26,7 +26,7 @@ def prompts_of(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [items]
     for place, item in enumerate(items):
         if not isinstance(item, Iterable) or isinstance(item, bytes | dict):
-            raise RequestError(f"prompt {place} is {item!r:.60}; each prompt is a text or a list of token ids")
+            raise RequestError(f"prompts[{place}] is {item!r:.60}; each prompt is a text or a list of token ids")
     return items
 
 

@@ -248,7 +248,7 @@ def _doctor(found: Doctor, told: Collection[str]) -> list[Markup]:
 
 def _positions(chances: Sequence[float], judged: Sequence[int] = ()) -> Markup:
     """Names say of how many drafts a share is, where that is known."""
-    names = [f"position {place}{f', of {judged[place]:,}' if judged else ''}" for place in range(len(chances))]
+    names = [f"draft {place + 1}{f', of {judged[place]:,}' if judged else ''}" for place in range(len(chances))]
     lines = [(name, chance, None, None) for name, chance in zip(names, chances, strict=True)]
     return svg.bars("Acceptance by position", lines, "", "accept", most=1.0)
 

@@ -80,7 +80,7 @@ class Served:
     def _check_again(self, chunk: Chunk) -> int:
         """How many of a chunk's tokens were told before this answer was done over."""
         known = self._told[self._num_read : self._num_read + len(chunk.token_ids)]
-        for place, (told, found) in enumerate(zip(known, chunk.token_ids, strict=False), start=self._num_read):
+        for place, (told, found) in enumerate(zip(known, chunk.token_ids, strict=False), start=self._num_read + 1):
             if told != found:
                 raise EngineError(
                     f"after another request made the engine raise, this answer was done over, and its token {place} is "
