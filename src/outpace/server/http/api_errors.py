@@ -117,6 +117,23 @@ def of_validation(error: RequestValidationError) -> ApiError:
     return ApiError(400, f"{param or 'the body'}{shown}: {first['msg']}", code="invalid_value", param=param or None)
 
 
+def of_http(error: HTTPException, request: Request, paths: Collection[str]) -> ApiError:
+    """What FastAPI and Starlette refuse before a route is reached; `paths` are those that there are."""
+    path = f"{request.url.path!r:.100}"
+    match error.status_code:
+        case 400:  # what FastAPI says where Python's JSON reader gives up
+            said = "the body cannot be read: it is nested too deep, or holds a number that is too long"
+            return ApiError(400, said, code="invalid_json")
+        case 404:
+            said = f"there is no {path} here; this server has {', '.join(sorted(paths))}"
+            return ApiError(404, said, code="not_found")
+        case 405:
+            allowed = (error.headers or {}).get("Allow", "another method")
+            said = f"{path} takes {allowed}, not {request.method:.20}"
+            return ApiError(405, said, code="method_not_allowed", headers=error.headers)
+    return ApiError(error.status_code, str(error.detail), code="invalid_request", headers=error.headers)
+
+
 def _path(location: Sequence[int | str], body: Any, *, missing: bool) -> str:
     """`messages[0].content` out of where pydantic saw an error."""
     steps = _steps(location, body)
@@ -152,16 +169,7 @@ def install(app: FastAPI, paths: Collection[str]) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code == 400:  # what FastAPI says where Python's JSON reader gives up
-            said = "the body cannot be read: it is nested too deep, or holds a number that is too long"
-            return noted(request, ApiError(400, said, code="invalid_json"))
-        code, said, path = "invalid_request", str(error.detail), f"{request.url.path!r:.100}"
-        if error.status_code == 404:
-            code, said = "not_found", f"there is no {path} here; this server has {', '.join(sorted(paths))}"
-        elif error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "another method")
-            code, said = "method_not_allowed", f"{path} takes {allowed}, not {request.method:.20}"
-        return noted(request, ApiError(error.status_code, said, code=code, headers=error.headers))
+        return noted(request, of_http(error, request, paths))
 
     app.add_exception_handler(ApiError, ours)
     app.add_exception_handler(OutpaceError, ours)
