@@ -173,11 +173,11 @@ class SamplingParams:
     """
 
     max_tokens: int = 256
-    """Longest answer; the context's end may come sooner."""
+    """Most tokens of the answer; the context's end may come sooner."""
     temperature: float = 0.0
-    """0 is greedy, and so is everything below 1e-5."""
+    """Divides the logits: 1 samples as the model says, 0 is greedy, and so is everything below 1e-5."""
     top_k: int = 0
-    """0 keeps all."""
+    """How many of the likeliest tokens are kept; 0 keeps all."""
     top_p: float = 1.0
     """Keeps the likeliest tokens that together have this probability; 1 keeps all."""
     min_p: float = 0.0

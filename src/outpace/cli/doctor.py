@@ -83,7 +83,7 @@ def add_parser(subparsers: Any) -> None:
     models.add_argument("--device", help="cpu, cuda or cuda:N; without it the first GPU, else the CPU")
     both = parser.add_argument_group("servers and models")
     both.add_argument("--num-prompts", type=int, metavar="N", help="prompts to ask (a server none, a model 4)")
-    both.add_argument("--max-tokens", type=int, metavar="N", help="longest answer (a server 256, a model 64)")
+    both.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer (a server 256, a model 64)")
     both.add_argument("--workload", action="append", metavar="TEXT", help="what to ask, as in outpace bench")
     add_json_flag(parser)
 

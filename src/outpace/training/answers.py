@@ -39,7 +39,7 @@ class AnswerConfig:
     """
 
     max_tokens: int = 512
-    """Tokens of the longest answer."""
+    """Most tokens of an answer."""
     max_prompt: int = 1024
     """Prompts of more tokens are skipped and counted."""
     greedy_share: float = 0.5

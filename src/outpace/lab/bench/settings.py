@@ -23,7 +23,7 @@ class Asking:
     input_tokens: int | None = None
     """Prompts of about so many tokens instead, made of the workload's texts; what each really had is reported."""
     max_tokens: int = 256
-    """Tokens of the longest answer."""
+    """Most tokens of an answer."""
     ignore_eos: bool = False
     """Answers go on to `max_tokens`: exact output lengths, where the server knows that field."""
     api: Api = "chat"
