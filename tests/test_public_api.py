@@ -37,6 +37,7 @@ def test_all_is_everything_public() -> None:
         "training",
         "types",
         "version",
+        "wording",
     }
     machinery = {"TYPE_CHECKING", "annotations", "import_module"}
     public = {name for name in vars(outpace) if not name.startswith("_")}

@@ -173,13 +173,15 @@ class SamplingParams:
     """
 
     max_tokens: int = 256
-    """Longest answer; the context's end may come sooner."""
+    """Most tokens of the answer; the context's end may come sooner."""
     temperature: float = 0.0
-    """0 is greedy, and so is everything below 1e-5."""
+    """Divides the logits: 1 samples as the model says, 0 is greedy, and so is everything below 1e-5."""
     top_k: int = 0
-    """0 keeps all."""
+    """How many of the likeliest tokens are kept; 0 keeps all."""
     top_p: float = 1.0
+    """Keeps the likeliest tokens that together have this probability; 1 keeps all."""
     min_p: float = 0.0
+    """Keeps tokens with at least this part of the likeliest one's probability; 0 keeps all."""
     seed: int | None = None
     """Same seed, same answer, whatever runs beside it (in 16 bits on a GPU: but at near-ties). None draws one."""
     stop: tuple[str, ...] = ()
@@ -187,7 +189,9 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     """Show the stop text, or the stop token, that ended the answer."""
     stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end the answer, beside the model's own."""
     ignore_eos: bool = False
+    """Go on where the model would end the answer."""
     min_tokens: int = 0
     """Tokens that end the answer are banned until there are so many."""
     repetition_penalty: float = 1.0

@@ -117,13 +117,56 @@ def test_one_clear_line(
         ("chat model --temperature warm", "argument --temperature: invalid float value: 'warm'"),
         ("train --target model", "required: --out"),
         ("inspect", "required: MODEL_OR_DRAFTER"),
-        ("demo --quik", "unrecognized arguments: --quik"),
+        ("serve smollm2 models/8b", "'models/8b' is one argument too many"),
+        ("generate model hi -- --k", "'--k' is one argument too many"),
     ],
 )
-def test_what_is_no_option_or_no_number(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_number_or_missing_or_too_much(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(line.split())
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+MISTYPED = {
+    "serve --tensor-paralel 2": (
+        "outpace serve",
+        "there is no option --tensor-paralel; did you mean --tensor-parallel?",
+    ),
+    "serve smollm2 --max_rows=4": ("outpace serve", "there is no option --max_rows; did you mean --max-rows?"),
+    "train --taget model --out x": ("outpace train", "there is no option --taget; did you mean --target?"),
+    "demo --quik": ("outpace demo", "there is no option --quik; did you mean --quick?"),
+    "chat smollm2 --zzz": ("outpace chat", "there is no option --zzz"),
+    "chat smollm2 -q": ("outpace chat", "there is no option -q"),
+    "serve m --control fixd": (
+        "outpace serve",
+        "argument --control: 'fixd' is none of auto, fixed; did you mean fixed?",
+    ),
+    "experiment run a --directry x": (
+        "outpace experiment run",
+        "there is no option --directry; did you mean --directory?",
+    ),
+    "experiment rnu a": ("outpace experiment", "there is no command 'rnu'; did you mean run?"),
+    "serv smollm2": ("outpace", "there is no command 'serv'; did you mean serve?"),
+    "--vresion": ("outpace", "there is no option --vresion; did you mean --version?"),
+}
+
+
+@pytest.mark.parametrize("line", MISTYPED)
+def test_what_is_mistyped_is_named_with_what_is_near(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(line.split())
+    where, message = MISTYPED[line]
+    printed = capsys.readouterr()
+    usage, help_line, said = printed.err.splitlines()
+    assert usage.startswith(f"usage: {where} [options]")
+    assert help_line.strip() == f"{where} --help"
+    assert said == f"{where}: {message}"
+    assert printed.out == ""
+
+
+def test_the_beginning_of_an_option_stands_for_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", str(here / "model"), "1,2", "--ids", "--max-tok", "1", "--temp=0", "--json"]) == 0
+    assert '"finish_reason": "length"' in capsys.readouterr().out
 
 
 def test_a_path_to_a_model_is_not_taken_for_its_own_drafter(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

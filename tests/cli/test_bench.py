@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 
+from cli.own_clock import on_own_clock
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
 from lab.simulated import Machine
@@ -251,12 +252,14 @@ def test_a_server_equals_itself(server: Server, workload: str, capsys: pytest.Ca
     assert not any("answers are not" in note for note in found["notes"]), "greedy answers are the same"
 
 
-def test_a_slower_server_over_sockets(workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slower_server(
+    workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = tmp_path / "runs.csv"
-    fast, slow = FakeServer(engine="vllm", tokens=31, **FAST), FakeServer(engine="vllm", tokens=31, slower=1.5, **FAST)
-    with listening(fast) as a, listening(slow) as b:
-        words = ["compare", a, b, "--workload", workload, "--num-blocks", "8", "--csv", str(table)]
-        assert main([*words, "--fail-if-slower"]) == 1
+    servers = {"http://a:1": FakeServer(engine="vllm"), "http://b:1": FakeServer(engine="vllm", slower=1.5)}
+    on_own_clock(monkeypatch, servers)
+    words = ["compare", *servers, "--workload", workload, "--num-blocks", "8", "--csv", str(table)]
+    assert main([*words, "--fail-if-slower"]) == 1
     page = capsys.readouterr().out
     assert page.startswith("B is slower than A by ")
     assert "A again ÷ A (control)" in page and "8 blocks of six runs count" in page
@@ -275,22 +278,23 @@ def test_a_comparison_of_two_commits(
 ) -> None:
     """Their checkouts are real, their servers stand-ins; both are known before either is started."""
     started: list[tuple[Path, bool]] = []
-    slow, fast = FakeServer(engine="vllm", tokens=31, slower=1.5, **FAST), FakeServer(engine="vllm", tokens=31, **FAST)
-    with listening(slow) as a, listening(fast) as b:
+    servers = {"http://a:1": FakeServer(engine="vllm", slower=1.5), "http://b:1": FakeServer(engine="vllm")}
 
-        @contextmanager
-        def stand_in(model: str, flags: Any, *, source: Path) -> Iterator[str]:
-            started.append((source, (source / "src" / "outpace" / "__init__.py").is_file()))
-            yield (a, b)[len(started) - 1]
+    @contextmanager
+    def stand_in(model: str, flags: Any, *, source: Path) -> Iterator[str]:
+        started.append((source, (source / "src" / "outpace" / "__init__.py").is_file()))
+        yield list(servers)[len(started) - 1]
 
-        monkeypatch.setattr(subject, "own_server", stand_in)
-        words = ["--workload", workload, "--num-blocks", "8"]
+    monkeypatch.setattr(subject, "own_server", stand_in)
+    words = ["--workload", workload, "--num-blocks", "8"]
+    with monkeypatch.context() as patched:
+        on_own_clock(patched, servers)
         assert main(["compare", "@HEAD m", "@HEAD~0 m --k 2", *words, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert main(["compare", "@HEAD m", "@nonsense m", *words]) == 2
-        assert "there is no commit 'nonsense'" in capsys.readouterr().err
-        assert main(["compare", "@HEAD m", "http://127.0.0.1:9", *words]) == 2
-        assert "cannot reach http://127.0.0.1:9" in capsys.readouterr().err
+    found = json.loads(capsys.readouterr().out)
+    assert main(["compare", "@HEAD m", "@nonsense m", *words]) == 2
+    assert "there is no commit 'nonsense'" in capsys.readouterr().err
+    assert main(["compare", "@HEAD m", "http://127.0.0.1:9", *words]) == 2
+    assert "cannot reach http://127.0.0.1:9" in capsys.readouterr().err
     assert [was_there for _, was_there in started] == [True, True] and not any(place.exists() for place, _ in started)
     assert found["verdict"]["kind"] == "faster"
     assert found["a"]["label"] == "@HEAD m" and found["a"]["commit"] == found["b"]["commit"] == full_commit("HEAD")

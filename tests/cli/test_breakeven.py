@@ -77,7 +77,7 @@ def test_a_cost_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         ("breakeven --decode-ms 0 --verify-ms 1 --accept-length 2", "decode-ms is 0; it must be above 0"),
         ("breakeven --decode-ms nan --verify-ms 1 --accept-length 2", "decode-ms is nan"),
         ("breakeven --decode-ms 1 --verify-ms 1 --accept-length 2 --k 16", "k is 16; it must lie in 1 … 15"),
-        ("breakeven --decode-ms 1 --verify-ms 1 --acceptance 0.5,2", "acceptance at place 1 is 2"),
+        ("breakeven --decode-ms 1 --verify-ms 1 --acceptance 0.5,2", "acceptance at place 2 is 2"),
         ("breakeven --decode-ms 1 --verify-ms 1 --acceptance 0.5 --verify-ms-at 99=1", "given for k 99"),
         ("breakeven --costs ./nowhere --acceptance 0.5", "cannot read nowhere"),
     ],

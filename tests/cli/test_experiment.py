@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cli.own_clock import on_own_clock
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
 from outpace.cli import experiment
@@ -34,19 +35,20 @@ def run() -> int:
     return main(["experiment", "run", "k4", "--workload", "asks.jsonl", "--num-blocks", "8", "--json"])
 
 
-def test_from_hypothesis_to_page(capsys: pytest.CaptureFixture[str]) -> None:
-    slow = FakeServer(engine="outpace", k=2, slower=4.0, **QUICK)
-    with listening(slow) as a, listening(FakeServer(engine="outpace", k=4, **QUICK)) as b:
-        assert new(a, b, "--setting", "k=4") == 0
-        assert "Not run yet" in capsys.readouterr().out
-        assert run() == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["outcome"]["applied"] == "applied"
-        assert found["outcome"]["verdict"] == "faster"
-        assert found["outcome"]["conclusion"].startswith("The change was applied. B is faster")
-        assert found["outcome"]["ratio"] > 1.3
-        assert run() == 2, "a result is not overwritten"
-        assert "results are not overwritten" in capsys.readouterr().err
+def test_from_hypothesis_to_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = "http://a:1", "http://b:1"
+    slow, fast = FakeServer(engine="outpace", k=2, slower=4.0), FakeServer(engine="outpace", k=4)
+    on_own_clock(monkeypatch, {a: slow, b: fast})
+    assert new(a, b, "--setting", "k=4") == 0
+    assert "Not run yet" in capsys.readouterr().out
+    assert run() == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["outcome"]["applied"] == "applied"
+    assert found["outcome"]["verdict"] == "faster"
+    assert found["outcome"]["conclusion"].startswith("The change was applied. B is faster")
+    assert found["outcome"]["ratio"] == pytest.approx(4.0)
+    assert run() == 2, "a result is not overwritten"
+    assert "results are not overwritten" in capsys.readouterr().err
     (folder,) = Path("experiments").glob("*-k4")
     assert json.loads((folder / "compare.json").read_text())["verdict"]["kind"] == "faster"
     assert "## Was it applied: applied" in (folder / "experiment.md").read_text()

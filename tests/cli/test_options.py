@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
@@ -10,7 +13,7 @@ import pytest
 from cli.fakes import FakeLLM
 from outpace import EngineConfig, SamplingParams
 from outpace.cli import options
-from outpace.cli.main import COMMANDS, main
+from outpace.cli.main import COMMANDS, build_parser, main, module_of
 from outpace.grammar import Grammar, Kind
 
 
@@ -119,6 +122,32 @@ def test_the_engine_gets_what_was_said(llm: FakeLLM) -> None:
         "k": 5,
         "max_rows": 1,
     }
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and those below it."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_is_in_words_that_can_be_typed(name: str) -> None:
+    for parser in parsers(build_parser(name, import_module(module_of(name)))):
+        known = {flag for action in parser._actions for flag in action.option_strings}
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                continue
+            said, flags = str(action.help), action.option_strings
+            assert len(said.partition("(default")[0]) > 5, f"{flags or action.dest} is not explained"
+            assert not re.search(r"(^|[.:] )leaving", said), f"{flags} begins small"
+            named = re.findall(r"\b[a-z]+_[a-z_]+\b", said)
+            fields = [word for word in named if f"--{word.replace('_', '-')}" in known]
+            assert not fields, f"{flags} names {fields} as Python does"
+            times = [flag for flag in flags if re.search(r"timeout|interval|minutes|seconds|time-limit", flag)]
+            assert not times or re.search("second|minute", said, re.IGNORECASE), f"{times} is without a unit"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

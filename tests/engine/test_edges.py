@@ -152,7 +152,7 @@ def test_settings_out_of_range_are_refused(make: Callable[[], object]) -> None:
 
 
 def test_params_must_match_prompts() -> None:
-    with pytest.raises(RequestError, match="2 sampling params for 1 prompts"):
+    with pytest.raises(RequestError, match="2 sampling params for 1 prompt;"):
         engine(tiny_target()).generate([[1]], [SamplingParams(), SamplingParams()])
 
 

@@ -318,7 +318,7 @@ def test_sentences_of_a_comparison() -> None:
     assert told(compared())[0].startswith("eagle is faster than plain: 1.1")
     assert told(compared(1.0))[0].startswith("eagle is as fast as plain within 2%")
     pays, more = told(compared(num=5))
-    assert pays == "Whether eagle is faster than plain is not settled: 5 blocks count; a verdict takes 8."
+    assert pays == "Whether eagle is faster than plain is not settled: 5 blocks to go by; a verdict takes 8."
     assert more == "About 3 more blocks would settle it."
 
 

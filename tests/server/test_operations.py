@@ -54,7 +54,7 @@ def last_request(server: Server) -> dict[str, Any]:
 def narrow(model: Path) -> Iterator[Server]:
     """One answer at a time, and two may wait."""
     flags = ("--max-concurrency", "1", "--queue-limit", "2", "--max-body-bytes", "20000", "--log-interval", "0.2")
-    flags += ("--hang-timeout", "4", "--max-restarts", "9")
+    flags += ("--hang-timeout", "4", "--max-restarts", "9", "--default-max-tokens", "7")
     with serving(model, *PLAIN, *flags) as running:
         yield running
 
@@ -177,6 +177,17 @@ def test_a_client_that_leaves_the_queue_is_never_begun(narrow: Server) -> None:
     until(lambda: narrow.state()["waiting"] == 0, seconds=5)
     assert narrow.state()["running"] == 1
     stream.close()
+
+
+def test_a_request_without_a_limit_has_the_servers(narrow: Server) -> None:
+    asked = {"model": "tiny", "temperature": 0, "ignore_eos": True}
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    bodies = {"/v1/completions": {"prompt": "a"}, "/v1/chat/completions": chat}
+    for path, body in bodies.items():
+        for own, tokens in (({}, 7), ({"max_tokens": 9}, 9)):
+            answer = narrow.post(path, asked | body | own).json()
+            assert answer["usage"]["completion_tokens"] == tokens
+            assert answer["choices"][0]["finish_reason"] == "length"
 
 
 def test_large_bodies_are_refused(narrow: Server) -> None:
@@ -313,7 +324,7 @@ def test_the_engine_does_not_outlive_a_killed_server(model: Path, hangs: bool) -
     ("flags", "message"),
     [
         (("--drafter", "./nowhere"), "there is no model './nowhere'"),
-        (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
+        (("--host", "192.0.2.1"), "cannot listen on '192.0.2.1' port 0: this machine has no such address: see --host"),
         (("--max-connections", "1000000000"), "max_connections is 1000000000"),
     ],
 )
@@ -324,6 +335,16 @@ def test_what_cannot_be_served_is_one_line_and_code_2(model: Path, flags: tuple[
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("outpace: ")]
     assert message in line
     assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_refused_before_anything_is_loaded(narrow: Server) -> None:
+    port = urlsplit(narrow.url).port
+    words = [sys.executable, "-m", "outpace.cli.main", "serve", "./nowhere", "--port", str(port)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"outpace: cannot listen on '127.0.0.1' port {port}: another program listens there: ")
+    assert "--port" in line
 
 
 def test_an_engine_that_dies_too_often_ends_the_server(model: Path) -> None:

@@ -119,7 +119,7 @@ def test_every_option_means_the_same_in_the_file(served: Any, tmp_path: Path, na
     ("text", "message"),
     [
         ("", "no model is named"),
-        ("prot = 1", "there is no option 'prot'"),
+        ("prot = 1", "there is no option 'prot'; did you mean port?"),
         ("port = 'x'", "port is 'x'"),
         ("port = 70000", "port is 70000; it must lie in 0 … 65535"),
         ("k = 99", "k is 99; it must lie in 0 … 15"),

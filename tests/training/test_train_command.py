@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from models.checkpoints import make_checkpoint
-from outpace.cli.main import REFUSED, main
+from outpace.cli.main import INTERRUPTED, REFUSED, main
+from outpace.training import journal
 from outpace.training.store import AnswerStore
 
 TEMPLATE = (
@@ -75,6 +80,41 @@ def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: p
     printed = capsys.readouterr().err
     assert "before: accept length" in printed
     assert "trained: accept length" in printed
+
+
+def test_an_interrupted_run_says_the_command_that_goes_on(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, out, show = tmp_path / "some prompts.jsonl", tmp_path / "out", journal.describe
+    prompts.write_text("".join(json.dumps(f"Count to {i}.") + "\n" for i in range(24)))
+    interrupting_at = "answers"
+
+    def describe(record: dict[str, Any]) -> str:
+        if record["event"] == interrupting_at:
+            signal.raise_signal(signal.SIGINT)
+        return show(record)
+
+    def interrupted(words: Sequence[str]) -> list[str]:
+        """The command that it says goes on."""
+        assert main(words) == INTERRUPTED
+        *_, kept, line, end = capsys.readouterr().err.split("\n")[:-1]
+        assert "kept; to go on:" in kept and not end
+        name, *further = shlex.split(line)
+        assert name == "outpace"
+        return further
+
+    monkeypatch.setattr(journal, "describe", describe)
+    words = command(model, out, "--prompts", str(prompts), "--steps", "4", "--wave", "16", "--seed", "3")
+    again = interrupted(words)
+    assert sorted(again) == sorted(words)
+    assert AnswerStore(out / "answers").num_prompts_done == 16
+    interrupting_at = "step"
+    again = interrupted(again)
+    assert again[-1] == "--resume" and "--prompts" not in again and "--wave" not in again
+    interrupting_at = "never"
+    assert main(again) == 0
+    printed = capsys.readouterr().err
+    assert "step 2 " in printed and "step 1 " not in printed
 
 
 def test_nothing_to_learn_from_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from outpace.errors import ConfigError
 from outpace.training.answers import AnswerConfig
 from outpace.training.checkpoint import load_checkpoint
 from outpace.training.folder import RunFolder
+from outpace.training.interrupt import Interrupt
 from outpace.training.journal import Journal, describe
 from outpace.training.pipeline import train_drafter
 from outpace.training.recipe import TrainConfig, peak_rate
@@ -96,6 +98,59 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
     assert whole[1].keys() == resumed[1].keys()
     for name, tensor in whole[1].items():
         assert torch.equal(tensor, resumed[1][name]), name
+
+
+def test_a_run_that_is_interrupted_and_resumed_is_bit_identical(tmp_path: Path) -> None:
+    config = replace(CONFIG, steps=6, accumulate=2, log_every=1)
+    whole, _ = train(tmp_path / "whole", config)
+    told: list[str] = []
+    interrupt = Interrupt(tell=lambda: told.append("stopping"))
+    records: list[dict[str, Any]] = []
+
+    def interrupting(record: dict[str, Any]) -> None:
+        records.append(record)
+        if record["event"] == "step" and record["step"] == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    (tmp_path / "cut").mkdir()
+    folder = RunFolder(out=tmp_path / "cut")
+    first = train_drafter(
+        learnable_target(), conversations(), config, folder, interrupting, validation=VALIDATION, interrupt=interrupt
+    )
+    assert told == ["stopping"]
+    assert (first["steps"], first["finished"], first["accept_length"]) == (3, False, None)
+    assert [record["event"] for record in records] == ["start", "step", "step", "step", "done"], "nothing is measured"
+    assert describe(records[-1]) == "stopped at step 3: accept length not measured"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "after the run it is what it was"
+
+    second, _ = train(tmp_path / "cut", config, resume=True)
+    assert (second["steps"], second["tokens"], second["finished"]) == (whole["steps"], whole["tokens"], True)
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_second_interrupt_stops_at_once() -> None:
+    with Interrupt(tell=lambda: None) as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"learning_rate": 1e-3}, {"batch_tokens": 512}, {"decay": 0.5}])
+def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path, changes: dict[str, Any]) -> None:
+    train(tmp_path / "run", replace(CONFIG, steps=1))
+    with pytest.raises(ConfigError, match=f"{next(iter(changes))} is .* begun with"):
+        train(tmp_path / "run", replace(CONFIG, steps=2, **changes), resume=True)
+
+
+def test_fine_tuning_is_not_resumed_as_training(tmp_path: Path) -> None:
+    """Its learning rate is another."""
+    config = replace(CONFIG, steps=1, learning_rate=None)
+    train(tmp_path / "fresh", config)
+    train(tmp_path / "tuned", config, init_from=str(tmp_path / "fresh"))
+    with pytest.raises(ConfigError, match=r"learning_rate is .*fine-tuning with its drafter"):
+        train(tmp_path / "tuned", replace(config, steps=2), resume=True)
 
 
 def test_the_embeddings_and_the_target_stay_as_they_are(tmp_path: Path) -> None:

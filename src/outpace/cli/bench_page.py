@@ -10,6 +10,7 @@ from outpace.lab.bench.exposed import Acceptance
 from outpace.lab.bench.figures import Bucket, Figures
 from outpace.lab.bench.record import BenchRecord
 from outpace.lab.intervals.bootstrap import Rate, Spread
+from outpace.wording import count_of
 
 WIDTH = 100
 SOURCES = {"requests": "its answers", "counters": "counters in its metrics", "gauge": "a gauge in its metrics"}
@@ -30,7 +31,10 @@ def lines(record: BenchRecord) -> list[str]:
         ]
     page += ["", *_acceptance(record)]
     if figures.errors:
-        page += ["", f"  {figures.num_failed} of {figures.num_requests} requests failed and are in no speed above"]
+        page += [
+            "",
+            f"  {figures.num_failed} of {count_of(figures.num_requests, 'request')} failed and are in no speed above",
+        ]
         page += [f"    {count:>4} {kind}   first: {figures.examples[kind]}" for kind, count in figures.errors.items()]
     for note in record.notes:
         page += textwrap.wrap(f"! {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")
@@ -41,9 +45,10 @@ def _what(record: BenchRecord) -> str:
     asking, load = record.asking, record.load
     what = ", ".join(asking.workload) or "MT-Bench, HumanEval and GSM8K"
     if asking.input_tokens is not None:
-        what = f"prompts of about {asking.input_tokens} tokens"
+        what = f"prompts of about {count_of(asking.input_tokens, 'token')}"
     pace = f"{load.request_rate:g} a second" if load.request_rate is not None else f"{load.most_at_once} at a time"
-    return f"{record.figures.num_requests} requests, {pace}, up to {asking.max_tokens} tokens each: {what}"
+    requests, tokens = count_of(record.figures.num_requests, "request"), count_of(asking.max_tokens, "token")
+    return f"{requests}, {pace}, up to {tokens} each: {what}"
 
 
 def _speeds(figures: Figures) -> Iterator[str]:
@@ -64,8 +69,8 @@ def _speeds(figures: Figures) -> Iterator[str]:
     if figures.goodput is not None:
         good = figures.goodput
         yield (
-            f"  goodput: {good.num_good} requests within all limits ({good.share:.0%}): {good.requests_s:.3f} "
-            f"requests/s, {good.tok_s:.1f} tok/s"
+            f"  goodput: {count_of(good.num_good, 'request')} within all limits ({good.share:.0%}): "
+            f"{good.requests_s:.3f} requests/s, {good.tok_s:.1f} tok/s"
         )
 
 
@@ -88,7 +93,7 @@ def _bucket(bucket: Bucket) -> str:
     speed = bucket.tok_s
     return (
         f"    {name:26}{speed.value:9.2f}   {_range(speed.low, speed.high):^19} {bucket.tokens:10,.0f} tokens of "
-        f"{bucket.num_requests} requests"
+        f"{count_of(bucket.num_requests, 'request')}"
     )
 
 

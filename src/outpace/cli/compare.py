@@ -27,6 +27,7 @@ from outpace.lab.paired.trial import Comparing, Contender, compare
 from outpace.lab.paired.verdict import Ratio, Verdict
 from outpace.lab.workload.token_counter import read_tokenizer
 from outpace.lab.written import to_csv, to_json
+from outpace.wording import count_of
 
 SUMMARY = "two servers, settings or commits, interleaved: faster, slower, equivalent, or not known yet"
 DESCRIPTION = """
@@ -54,8 +55,10 @@ SLOWER = 1
 def add_parser(subparsers: Any) -> None:
     """Adds the command's options."""
     parser = options.new_parser(subparsers, "compare", SUMMARY, DESCRIPTION)
-    parser.add_argument("a", metavar="A", help="what B is held against")
-    parser.add_argument("b", metavar="B", help="what is judged")
+    parser.add_argument(
+        "a", metavar="A", help="what B is held against: a URL, or a model and options of outpace serve, quoted"
+    )
+    parser.add_argument("b", metavar="B", help="what is judged: the same")
     options.add_fields(parser.add_argument_group("how"), Comparing)
     options.add_fields(parser.add_argument_group("what is asked"), Asking, skip=("input_tokens",))
     parser.add_argument(
@@ -145,8 +148,8 @@ def lines(record: CompareRecord) -> list[str]:
         if (speed := record.tok_s(role)) is not None:
             accept = f", accept length {median(lengths):.2f}" if lengths else ""
             page.append(f"  {role:3} {speed:8.2f} tok/s{accept}")
-    count = f"{verdict.num_blocks} blocks of six runs count"
-    page += ["", f"  {count}" + (f", {verdict.num_excluded} do not" if verdict.num_excluded else "")]
+    count = f"{count_of(verdict.num_blocks, 'block')} of six runs counted"
+    page += ["", f"  {count}" + (f", {verdict.num_excluded} left out" if verdict.num_excluded else "")]
     page += [f"    block {block.index + 1}: {block.excluded}" for block in record.blocks if block.excluded][:5]
     for note in record.notes:
         page += textwrap.wrap(f"! {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")

@@ -19,6 +19,7 @@ from outpace.lab.demo.report import DemoReport, Measured
 from outpace.lab.demo.run import PROMPTS, DemoSettings, run_demo
 from outpace.lab.intervals.verdict import in_short, times
 from outpace.lab.timing.answer import Timing
+from outpace.wording import count_of
 
 SUMMARY = "plain and speculative decoding side by side, measured, with the reason why"
 DESCRIPTION = """
@@ -130,7 +131,7 @@ def summary(report: DemoReport) -> str:
 def lossless(report: DemoReport) -> str:
     """`yes`, `up to rounding` or `NO`: a line, and one more for each answer that parts from plain decoding's."""
     verdict = report.verdict
-    equal = f"{verdict.num_equal} of {verdict.num_prompts} answers token for token"
+    equal = f"{verdict.num_equal} of {count_of(verdict.num_prompts, 'answer')} token for token"
     if verdict.lossless:
         return f"yes, {equal}"
     if verdict.equal_up_to_rounding:

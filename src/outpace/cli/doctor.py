@@ -25,6 +25,7 @@ from outpace.lab.doctor.evidence import Run
 from outpace.lab.doctor.finding import Advice, Finding
 from outpace.lab.doctor.live import Seen, ask, watch
 from outpace.lab.logs.reader import Tally
+from outpace.wording import count_of
 
 SUMMARY = "a log, a live server or a model: does its speculation pay, what costs it, what to change"
 DESCRIPTION = """
@@ -73,16 +74,16 @@ def add_parser(subparsers: Any) -> None:
     logs.add_argument("--client-baseline", metavar="LABEL", help="which of its keys is plain decoding")
     logs.add_argument("--setting", action="append", metavar="NAME", help="was this setting applied? may be repeated")
     servers = parser.add_argument_group("servers")
-    servers.add_argument("--seconds", type=float, metavar="X", help=f"how long to watch (default {WATCH_S:g})")
+    servers.add_argument("--seconds", type=float, metavar="X", help=f"seconds to watch for (default {WATCH_S:g})")
     models = parser.add_argument_group("models")
     models.add_argument("--drafter", help="an EAGLE-3 drafter; without it the one shipped for the model")
     models.add_argument("--aux-boundaries", type=int, nargs="+", metavar="B", help="taps, instead of the config's")
     models.add_argument("--k", type=int, metavar="N", help="drafts a cycle (default 4)")
-    models.add_argument("--dtype", help="float32, bfloat16 or float16")
-    models.add_argument("--device", help="cpu, cuda or cuda:N")
+    models.add_argument("--dtype", help="float32, bfloat16 or float16; without it what suits the device")
+    models.add_argument("--device", help="cpu, cuda or cuda:N; without it the first GPU, else the CPU")
     both = parser.add_argument_group("servers and models")
     both.add_argument("--num-prompts", type=int, metavar="N", help="prompts to ask (a server none, a model 4)")
-    both.add_argument("--max-tokens", type=int, metavar="N", help="longest answer (a server 256, a model 64)")
+    both.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer (a server 256, a model 64)")
     both.add_argument("--workload", action="append", metavar="TEXT", help="what to ask, as in outpace bench")
     add_json_flag(parser)
 
@@ -220,7 +221,7 @@ def _advice(advice: Advice) -> list[str]:
 
 def _read(name: str, tally: Tally) -> list[str]:
     unread = ", ".join(f"{count:,} {reason}" for reason, count in tally.unread.items())
-    shown = [f"Read {name}: {tally.records:,} records; left unread: {unread or 'nothing'}."]
+    shown = [f"Read {name}: {count_of(tally.records, 'record')}; left unread: {unread or 'nothing'}."]
     return shown + [f"    line {each.line}: {each.text}" for each in tally.examples.get("cut short", [])]
 
 

@@ -59,15 +59,17 @@ def add_parser(subparsers: Any) -> None:
         help="what the change asks of B's server, to be checked; options in which A and B differ are checked anyway",
     )
     run_parser = verbs.add_parser("run", help="compare A and B, and keep what comes of it")
-    run_parser.add_argument("name", metavar="NAME")
+    run_parser.add_argument("name", metavar="NAME", help="as it was given to new")
     run_parser.add_argument("--log-a", type=Path, metavar="FILE", help="the log of A's server (SGLang's, vLLM's)")
     run_parser.add_argument("--log-b", type=Path, metavar="FILE", help="the log of B's server")
     options.add_fields(run_parser.add_argument_group("how"), Comparing)
     options.add_fields(run_parser.add_argument_group("what is asked"), Asking, skip=("input_tokens",))
     show = verbs.add_parser("show", help="one experiment")
-    show.add_argument("name", metavar="NAME")
+    show.add_argument("name", metavar="NAME", help="as it was given to new")
     for verb in (new, run_parser, show, verbs.add_parser("list", help="all experiments, the latest first")):
-        verb.add_argument("--directory", type=Path, default=Path("experiments"), help="where they are kept")
+        verb.add_argument(
+            "--directory", type=Path, default=Path("experiments"), help="where they are kept (default experiments)"
+        )
         options.add_json_flag(verb)
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from outpace import LLM, RequestStats
 from outpace.lab.timing.answer import Timing
+from outpace.wording import count_of
 
 
 def line(llm: LLM, timing: Timing, stats: RequestStats) -> str:
     """Like `48 tokens · 61.3 tok/s · accept length 2.61 (3.9 drafts a cycle)`."""
-    parts = [f"{len(timing.token_ids)} tokens", f"{timing.tok_s:.1f} tok/s"]
+    parts = [count_of(len(timing.token_ids), "token"), f"{timing.tok_s:.1f} tok/s"]
     if llm.config.k and stats.drafted:
         parts.append(f"accept length {stats.accept_length:.2f} ({stats.drafted / stats.cycles:.1f} drafts a cycle)")
     else:

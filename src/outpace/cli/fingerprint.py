@@ -15,6 +15,7 @@ from outpace.fingerprint.diff import Change, Difference, alike, compare
 from outpace.fingerprint.kept import read
 from outpace.lab.bench.endpoint import Endpoint
 from outpace.lab.bench.server_facts import ask_server
+from outpace.wording import count_of
 
 SUMMARY = "machine, driver, environment, versions, settings: what a figure depends on, and what changed between two"
 DESCRIPTION = """
@@ -76,7 +77,7 @@ async def _server(url: str) -> tuple[dict[str, Any], list[int]]:
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """The page of one."""
-    page = [f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, load {facts['load_1min']}"]
+    page = [f"{facts['cpu']}, {count_of(facts['cores'], 'core')}, {facts['memory_gib']} GiB, load {facts['load_1min']}"]
     page += _facts(
         facts, ("instructions", "uptime_s", "os", "python", "torch", "cuda", "cuda_driver", "nccl", "triton")
     )

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import outpace
 from outpace.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, REFUSED
+from outpace.cli.parser import Parser
 from outpace.errors import OutpaceError
 
 COMMANDS = {
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser(name: str | None, command: Command | None) -> argparse.ArgumentParser:
     """The parser, with the options of the chosen command and one line for each of the others."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="outpace",
         description=outpace.__doc__.partition("\n")[0] if outpace.__doc__ else None,
         epilog=EXAMPLES,

@@ -25,6 +25,8 @@ from outpace.errors import ConfigError, RequestError
 from outpace.grammar import Grammar
 
 MODEL_HELP = "a directory, a .gguf file, a hub id such as org/name, or the alias smollm2"
+DTYPE_HELP = "float32, bfloat16, float16 or auto: what suits the device (default auto)"
+DEVICE_HELP = "cpu, cuda, cuda:N or auto: the first GPU, else the CPU (default auto)"
 SHORT_NAMES = {"tensor_parallel": ("--tp",)}
 """Names that engines of this field have in common."""
 FOR_PROGRAMS = ("logit_bias", "bad_words", "logprobs", "prompt_logprobs")
@@ -84,16 +86,17 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model: str | None = None
     group.add_argument(
         "--drafter",
         default="auto",
-        help="an EAGLE-3 drafter: a directory or a hub id; auto is the one shipped for the model, none decodes plainly",
+        help="an EAGLE-3 drafter: a directory or a hub id; auto is the one shipped for the model, none decodes plainly "
+        "(default auto)",
     )
-    group.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or auto: what suits the device")
-    group.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto: the first GPU, else the CPU")
+    group.add_argument("--dtype", default="auto", help=DTYPE_HELP)
+    group.add_argument("--device", default="auto", help=DEVICE_HELP)
     group.add_argument(
         "--aux-boundaries",
         type=int,
         nargs="+",
         metavar="B",
-        help="layers whose inputs the drafter taps, where its checkpoint is wrong or silent about them",
+        help="layers, from 0 on, whose inputs the drafter taps, where its checkpoint is wrong or silent about them",
     )
     add_fields(parser.add_argument_group("engine"), EngineConfig, skip=skip)
 
@@ -150,14 +153,15 @@ def sampling(args: argparse.Namespace) -> SamplingParams:
 
 def add_fields(group: argparse._ArgumentGroup, settings: type, *, skip: Collection[str] = ()) -> None:
     """One flag for each field of a settings dataclass: `max_tokens: int` is `--max-tokens N`."""
-    types = get_type_hints(settings)
-    docs = {name: re.sub(r"\bNone\b", "leaving it out", text) for name, text in field_docs(settings).items()}
+    types, docs = get_type_hints(settings), field_docs(settings)
+    names = {field.name for field in (*dataclasses.fields(settings), *dataclasses.fields(EngineConfig))}
     for field in dataclasses.fields(settings):
         if field.name in skip:
             continue
         parsing = _parsing(types[field.name])
         times = "; once for each" if parsing.get("action") == "append" else ""
-        summary = f"{docs.get(field.name, '')} {_default(field.default, times)}".strip().replace("%", "%%")
+        text = _as_typed(docs.get(field.name, ""), names)
+        summary = f"{text} {_default(field.default, times)}".strip().replace("%", "%%")
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             *SHORT_NAMES.get(field.name, ()),
@@ -174,6 +178,22 @@ def given(args: argparse.Namespace, settings: type) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
+def words_of(args: argparse.Namespace, settings: type, *, skip: Collection[str] = ()) -> list[str]:
+    """The flags of `add_fields` that were given, as one would type them."""
+    words: list[str] = []
+    for name, value in given(args, settings).items():
+        flag = f"--{name.replace('_', '-')}"
+        if name in skip:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, tuple) and isinstance(value[0], str):
+            words += [f"{flag}={text}" for text in value]
+        else:
+            words += [flag, *map(str, value if isinstance(value, tuple) else (value,))]
+    return words
+
+
 def field_docs(settings: type) -> dict[str, str]:
     """The string under each field, on one line. Python keeps it only in the source."""
     body = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
@@ -183,8 +203,15 @@ def field_docs(settings: type) -> dict[str, str]:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             match following:
                 case ast.Expr(value=ast.Constant(value=str(text))):
-                    docs[statement.target.id] = " ".join(text.replace("`", "").split())
+                    docs[statement.target.id] = " ".join(text.split())
     return docs
+
+
+def _as_typed(text: str, names: Collection[str]) -> str:
+    """A docstring in the words of the command line: `max_rows` is --max-rows, and None is leaving it out."""
+    text = re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}" if found[1] in names else found[0], text)
+    text = re.sub(r"(^|[.:] )None\b", r"\1Leaving it out", text.replace("`", ""))
+    return re.sub(r"\bNone\b", "leaving it out", text)
 
 
 def _default(value: Any, times: str) -> str:

@@ -19,6 +19,7 @@ from outpace.lab.profile.contenders import write_trace
 from outpace.lab.profile.run import ENGINE, ProfileSettings
 from outpace.lab.shapes.dense import SHAPES, random_llm
 from outpace.lab.written import to_json
+from outpace.wording import count_of
 
 DEFAULT_MODEL = "smollm2"
 NUM_PROMPTS = 2
@@ -100,7 +101,7 @@ def _of_shape(args: argparse.Namespace, settings: ProfileSettings) -> tuple[Any,
     needed = context + settings.max_tokens
     if context < 1 or needed > config.max_positions:
         raise ConfigError(
-            f"context is {context}; with answers of {settings.max_tokens} tokens it must lie in 1 … "
+            f"context is {context}; with answers of {count_of(settings.max_tokens, 'token')} it must lie in 1 … "
             f"{config.max_positions - settings.max_tokens}"
         )
     device = enter(resolve_device(args.device))

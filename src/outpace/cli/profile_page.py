@@ -8,6 +8,7 @@ from outpace.lab.intervals.interval import Interval
 from outpace.lab.intervals.verdict import lead, settles, times
 from outpace.lab.profile.record import ProfileRecord, Way
 from outpace.lab.profile.table import cost, heading, rounds_of, rows
+from outpace.wording import count_of
 
 WIDTH = 100
 NAME = 26
@@ -20,7 +21,7 @@ def lines(record: ProfileRecord) -> list[str]:
     first, *others = heading(record)
     return [
         f"{record.model} on {record.device}, {record.dtype}, k {record.k}, one stream, context {record.context:,.0f} "
-        f"on average, {record.num_rounds} rounds of {record.prompts} answers",
+        f"on average, {count_of(record.num_rounds, 'round')} of {count_of(record.prompts, 'answer')}",
         "",
         _client(record.served),
         "",

@@ -15,12 +15,14 @@ import msgspec
 import outpace
 from outpace import EngineConfig
 from outpace.cli import options
+from outpace.cli.parser import suggestion
 from outpace.distributed.launcher import Launched, launched
 from outpace.errors import ConfigError, EngineError
 from outpace.models.source import check_name
 from outpace.server.run import serve
 from outpace.server.settings import ServerConfig
 from outpace.server.wire import Start
+from outpace.wording import count_of
 
 SUMMARY = "serve a model over HTTP, as OpenAI's API does"
 DESCRIPTION = """
@@ -107,7 +109,9 @@ def _under_torchrun(settings: Mapping[str, Any], here: Launched) -> dict[str, An
     """
     size = settings.get("tensor_parallel", 1)
     if size != here.size:
-        raise ConfigError(f"tensor_parallel is {size}, but torchrun started {here.size} ranks: make them equal")
+        raise ConfigError(
+            f"tensor_parallel is {size}, but torchrun started {count_of(here.size, 'rank')}: make them equal"
+        )
     if settings.get("max_restarts"):
         raise ConfigError(
             f"max_restarts is {settings['max_restarts']}; torchrun starts ranks again, all together: give it "
@@ -177,7 +181,10 @@ def read_config(path: Path) -> dict[str, Any]:
     found = {name.replace("-", "_"): value for name, value in content.items()}
     known = {*MODEL_FIELDS, *(field.name for settings in (EngineConfig, ServerConfig) for field in fields(settings))}
     if unknown := sorted(set(found) - known):
-        raise ConfigError(f"--config {path}: there is no option {unknown[0]!r}; outpace serve --help lists them all")
+        raise ConfigError(
+            f"--config {path}: there is no option {unknown[0]!r}{suggestion(unknown[0], known)}; "
+            "outpace serve --help lists them all"
+        )
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 

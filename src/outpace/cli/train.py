@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
 from outpace.training.answers import AnswerConfig
 from outpace.training.folder import RunFolder
+from outpace.training.interrupt import Interrupt
 from outpace.training.journal import Journal
 from outpace.training.pipeline import train_drafter
 from outpace.training.prompts import read_prompts
@@ -28,8 +31,12 @@ DESCRIPTION = """
 Trains an EAGLE-3 drafter. The target answers the prompts; what it wrote, its hidden states and its next-token
 distributions teach the drafter, which is written to --out in the form that other engines load too.
 
-A prompt file has one JSON value a line: a text, or an object with "prompt", "turns" or "messages". A run that was cut
-while it answered is given the same file again and goes on; one that was cut while it trained takes --resume instead.
+A prompt file has one JSON value a line: a text, or an object with "prompt", "turns" or "messages".
+
+With every checkpoint, and at the end, the drafter as it then is goes to --out. Ctrl-C ends the run after the step that
+runs, with a checkpoint, and says the command that goes on from there; a second one stops at once. A run that was cut
+while it answered is given the same file again; one that was cut while it trained takes --resume instead. Measured in
+--steps or --epochs it then gives what it would have given in one go.
 
 examples:
   outpace train --target smollm2 --prompts prompts.jsonl --out my-drafter --minutes 60
@@ -38,6 +45,11 @@ examples:
 """
 DEFAULT_EPOCHS = 4.0
 DEFAULT_ROWS = 256
+STDERR = 2
+"""Told from a signal handler, which Python's own streams may not be written from."""
+STOPPING = (
+    "\noutpace: stopping after this step, with a checkpoint; Ctrl-C once more stops at once, without what is new\n"
+)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -52,8 +64,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--init-from", metavar="DRAFTER", help="fine-tune this drafter, whatever its dialect")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
-    parser.add_argument("--dtype", default="auto", help="float32, bfloat16 or auto: what suits the device")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto: the first GPU, else the CPU")
+    parser.add_argument(
+        "--dtype", default="auto", help="float32, bfloat16 or auto: what suits the device (default auto)"
+    )
+    parser.add_argument("--device", default="auto", help=options.DEVICE_HELP)
     answers = parser.add_argument_group("answers")
     answers.add_argument("--rows", type=int, metavar="N", help=f"answers written together (default {DEFAULT_ROWS})")
     parser.add_argument("--no-validation", action="store_true", help="measure no accept length by real drafting")
@@ -65,6 +79,14 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes what answers are missing, trains, and prints the accept length."""
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        _tell_how_to_go_on(args)
+        raise
+
+
+def _run(args: argparse.Namespace) -> int:
     config = _train_config(args)
     answer_config = _answer_config(args)
     folder = RunFolder(out=args.out)
@@ -73,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
     dtype = resolve_dtype(args.dtype, device)
     target = load_target(locate(args.target), dtype=dtype, device=device)
     _make(args.out)
+    interrupt = Interrupt(tell=lambda: os.write(STDERR, STOPPING.encode()))
     with Journal(args.out / "metrics.jsonl", show=sys.stderr) as journal:
         store = AnswerStore(args.out / "answers")
         if answer_config is not None:
@@ -91,10 +114,33 @@ def run(args: argparse.Namespace) -> int:
             init_from=args.init_from,
             resume=args.resume,
             validation=None if args.no_validation else ValidateConfig(seed=config.seed),
+            interrupt=interrupt,
         )
     if args.json:
         print(json.dumps(summary))
+    if interrupt.asked:
+        raise KeyboardInterrupt
     return 0
+
+
+def _tell_how_to_go_on(args: argparse.Namespace) -> None:
+    """Says what is kept, and the command that goes on with it; nothing where there is nothing yet."""
+    words = ["outpace", "train", "--target", args.target, "--out", str(args.out)]
+    for name in ("init_from", "dtype", "device"):
+        if (value := getattr(args, name)) not in (None, "auto"):
+            words += [f"--{name.replace('_', '-')}", value]
+    words += options.words_of(args, TrainConfig)
+    words += ["--no-validation"] * args.no_validation + ["--json"] * args.json
+    if RunFolder(out=args.out).has_checkpoint:
+        kept, words = "a checkpoint is kept", [*words, "--resume"]
+    elif (args.out / "answers").is_dir() and AnswerStore(args.out / "answers").num_prompts_done:
+        kept = "the answers so far are kept"
+        if args.prompts is not None:
+            words += ["--prompts", str(args.prompts), *options.words_of(args, AnswerConfig, skip=("seed",))]
+            words += [] if args.rows is None else ["--rows", str(args.rows)]
+    else:
+        return
+    print(f"\noutpace: {kept}; to go on:\n  {shlex.join(words)}", file=sys.stderr)
 
 
 def _make(folder: Path) -> None:

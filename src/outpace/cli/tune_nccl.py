@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from outpace.cli.options import MODEL_HELP, add_json_flag, check_writable, new_parser, write
+from outpace.cli.options import DTYPE_HELP, MODEL_HELP, add_json_flag, check_writable, new_parser, write
 from outpace.engine.devices import resolve_device, resolve_dtype
 from outpace.errors import ConfigError
 from outpace.fingerprint import machine
@@ -49,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--tensor-parallel", "--tp", type=int, default=2, metavar="N", help="ranks that share the model (default 2)"
     )
-    parser.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or auto: what suits the device")
+    parser.add_argument("--dtype", default="auto", help=DTYPE_HELP)
     parser.add_argument("--rows", default=ROWS, metavar="N,…", help=f"tokens of a message (default {ROWS})")
     parser.add_argument(
         "--time-limit", type=float, default=600.0, metavar="X", help="seconds for all of it (default 600)"

@@ -6,6 +6,7 @@ import torch
 
 from outpace.errors import ConfigError
 from outpace.models.onednn import can_pack
+from outpace.wording import count_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -25,7 +26,9 @@ def resolve_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device is {name!r}; only cpu and cuda are served")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device is {name!r}; this machine shows {torch.cuda.device_count()} GPUs to torch")
+        raise ConfigError(
+            f"device is {name!r}; this machine shows {count_of(torch.cuda.device_count(), 'GPU')} to torch"
+        )
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 

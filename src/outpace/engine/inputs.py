@@ -7,6 +7,7 @@ from typing import Any
 
 from outpace.config import SamplingParams
 from outpace.errors import RequestError
+from outpace.wording import count_of
 
 Prompt = str | Sequence[int]
 Messages = Sequence[dict[str, str]]
@@ -25,7 +26,7 @@ def prompts_of(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [items]
     for place, item in enumerate(items):
         if not isinstance(item, Iterable) or isinstance(item, bytes | dict):
-            raise RequestError(f"prompt {place} is {item!r:.60}; each prompt is a text or a list of token ids")
+            raise RequestError(f"prompts[{place}] is {item!r:.60}; each prompt is a text or a list of token ids")
     return items
 
 
@@ -44,7 +45,9 @@ def params_of(params: SamplingParams | Sequence[SamplingParams] | None, num_prom
         return [params or SamplingParams()] * num_prompts
     listed = list(params)
     if len(listed) != num_prompts:
-        raise RequestError(f"{len(listed)} sampling params for {num_prompts} prompts; give one, or one a prompt")
+        raise RequestError(
+            f"{len(listed)} sampling params for {count_of(num_prompts, 'prompt')}; give one, or one a prompt"
+        )
     for item in listed:
         if not isinstance(item, SamplingParams):
             raise RequestError(f"{item!r:.60} is no SamplingParams; give one, or one a prompt")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from outpace.config import SamplingParams
 from outpace.errors import RequestError
+from outpace.wording import count_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +46,8 @@ class Limits:
             raise RequestError("the prompt is empty; give at least one token")
         if len(prompt_ids) >= self.max_context:
             raise RequestError(
-                f"the prompt has {len(prompt_ids)} tokens; the context holds {self.max_context} and one must "
-                f"be left for the answer: shorten the prompt to {self.max_context - 1}, or raise max_context"
+                f"the prompt has {count_of(len(prompt_ids), 'token')}; the context holds {self.max_context} and one "
+                f"must be left for the answer: shorten the prompt to {self.max_context - 1}, or raise max_context"
             )
         self._check_ids("the prompt", prompt_ids)
 
@@ -69,6 +70,7 @@ class Limits:
         needed = -(-(num_prompt + max_tokens) // self.page_size)
         if needed > self.num_pages:
             raise RequestError(
-                f"{num_prompt} prompt tokens and max_tokens {max_tokens} need {needed} KV pages; the engine has "
+                f"{count_of(num_prompt, 'prompt token')} and max_tokens {max_tokens} need "
+                f"{count_of(needed, 'KV page')}; the engine has "
                 f"{self.num_pages}: lower max_tokens, or raise num_pages or memory_fraction"
             )

@@ -10,6 +10,7 @@ import torch
 from outpace.errors import ConfigError, EngineError
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
+from outpace.wording import count_of
 
 
 def bytes_per_page(target: Target, drafter: Drafter | None, page_size: int, dtype: torch.dtype) -> int:
@@ -59,7 +60,8 @@ def num_pages(free: int, fraction: float, page_bytes: int, pages_per_row: int, m
     affordable = int(free * fraction) // page_bytes
     if affordable < pages_per_row + 1:
         raise EngineError(
-            f"{fraction:.0%} of {free / 2**30:.1f} GiB free memory holds {affordable} KV pages; one full context needs "
+            f"{fraction:.0%} of {free / 2**30:.1f} GiB free memory holds {count_of(affordable, 'KV page')}; one "
+            "full context needs "
             f"{pages_per_row + 1}, the trash page included: lower max_context, or raise memory_fraction"
         )
     return min(affordable, pages_per_row * max_rows + 1)

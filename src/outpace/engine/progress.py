@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from outpace.wording import count_of
+
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -27,7 +29,7 @@ class Progress:
 
     def show(self, num_finished: int, num_tokens: int) -> None:
         """Says it, if it is time to."""
-        line = f"{num_finished}/{self._num_answers} answers, {num_tokens} tokens"
+        line = f"{num_finished}/{count_of(self._num_answers, 'answer')}, {count_of(num_tokens, 'token')}"
         last = num_finished == self._num_answers
         if self._live:
             print(f"\r{line}", end="\n" if last else "", file=self._out, flush=True)

@@ -22,6 +22,7 @@ from typing import Any
 from outpace.fingerprint import environment, nvidia
 from outpace.fingerprint.programs import ask
 from outpace.version import __version__
+from outpace.wording import count_of
 
 PACKAGE_FOLDER = Path(__file__).parents[1]
 PACKAGES = {"triton": ("triton",), "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")}
@@ -87,10 +88,10 @@ def commit() -> str | None:
 def one_line(facts: dict[str, Any]) -> str:
     """The machine for people."""
     gpus = facts["gpus"]
-    what = gpus[0]["name"] if gpus else f"{facts['cpu']}, {facts['cores']} cores"
+    what = gpus[0]["name"] if gpus else f"{facts['cpu']}, {count_of(facts['cores'], 'core')}"
     if len(gpus) > 1:
         what = f"{len(gpus)} × {what}"
-    threads = "" if facts["threads"] is None else f", {facts['threads']} threads"
+    threads = "" if facts["threads"] is None else f", {count_of(facts['threads'], 'thread')}"
     return f"{what} · torch {facts['torch']}{threads} · Python {facts['python']}"
 
 

@@ -22,6 +22,7 @@ from outpace.kernels.int4 import Int4
 from outpace.kernels.packed import Grouped, PackedWeight
 from outpace.models.arch import TargetConfig
 from outpace.models.shares import Share, even_share
+from outpace.wording import count_of
 
 Format = Literal["int4", "int4_zeros", "fp8"]
 """How weights lie packed: INT4 around 8, INT4 with zero points, FP8."""
@@ -153,8 +154,9 @@ def plan(
         if weights == "packed":
             raise ConfigError(f'weights is "packed", but {why}: use "auto" or "unpacked"')
         return None, f"{tensors.note} are unpacked to the model's dtype as they are loaded: {why}"
-    experts = f"the experts of {len(layers)} layers and " if layers else ""
-    told = f"{tensors.note}: {experts}{len(kept)} other products stay packed in memory; the rest is unpacked at load"
+    experts = f"the experts of {count_of(len(layers), 'layer')} and " if layers else ""
+    others = count_of(len(kept), "other product")
+    told = f"{tensors.note}: {experts}{others} stay packed in memory; the rest is unpacked at load"
     assert tensors.form is not None, "`_why_not` comes first"
     return Packing(frozenset(layers), tensors.form, frozenset(kept)), told
 

@@ -58,6 +58,7 @@ def assemble(engine: Start, config: ServerConfig) -> tuple[EngineClient, ASGIApp
         name=config.served_name or engine.model,
         tool_form=tool_form,
         request_timeout=config.request_timeout,
+        default_max_tokens=config.default_max_tokens,
         settings=config.describe(len(keys)),
         created=int(time()),
     )

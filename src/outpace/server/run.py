@@ -10,17 +10,18 @@ import asyncio
 import contextlib
 import gc
 import signal
+import socket
 from collections.abc import Callable, Generator
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from outpace.errors import ConfigError
 from outpace.server.assembly import assemble
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.jobs import Unavailable
 from outpace.server.http.connections import BACKLOG, Connection, reserve_descriptors
+from outpace.server.http.listeners import listening
 from outpace.server.monitoring import logs
 from outpace.server.monitoring.reporting import report
 from outpace.server.settings import ServerConfig
@@ -46,8 +47,9 @@ def serve(engine: Start, config: ServerConfig) -> None:
         EngineError: the engine died too often.
     """
     reserve_descriptors(config.max_connections)
-    client, app = assemble(engine, config)
-    asyncio.run(_Run(client, app, config).run())
+    with listening(config.host, config.port) as sockets:
+        client, app = assemble(engine, config)
+        asyncio.run(_Run(client, app, config, sockets).run())
 
 
 class _Http(uvicorn.Server):
@@ -55,12 +57,12 @@ class _Http(uvicorn.Server):
 
     Args:
         config: uvicorn's.
-        listening: called with the port once HTTP answers.
+        started: called once HTTP answers.
     """
 
-    def __init__(self, config: uvicorn.Config, listening: Callable[[int], None]) -> None:
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
-        self._listening = listening
+        self._tell_started = started
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -69,17 +71,15 @@ class _Http(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._listening(self.servers[0].sockets[0].getsockname()[1])
+            self._tell_started()
 
 
 class _Run:
-    def __init__(self, client: EngineClient, app: ASGIApp, config: ServerConfig) -> None:
-        self._client, self._config = client, config
+    def __init__(self, client: EngineClient, app: ASGIApp, config: ServerConfig, sockets: list[socket.socket]) -> None:
+        self._client, self._config, self._sockets = client, config, sockets
         self._http = _Http(
             uvicorn.Config(
                 app,
-                host=config.host,
-                port=config.port,
                 http=Connection,  # of h11, which bounds the size of headers
                 limit_concurrency=config.max_connections,
                 backlog=BACKLOG,
@@ -93,7 +93,7 @@ class _Run:
                 proxy_headers=False,
                 timeout_graceful_shutdown=CLOSE_S,
             ),
-            self._listening,
+            self._tell_listening,
         )
         self._stopping: asyncio.Task[None] | None = None
 
@@ -103,7 +103,7 @@ class _Run:
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
         gc.collect()
         gc.freeze()  # what was imported stays: looking through it again would hold all streams up
-        http = asyncio.create_task(self._serve_http())
+        http = asyncio.create_task(self._http.serve(self._sockets))
         engine = asyncio.create_task(self._client.run())
         reports = asyncio.create_task(report(self._client, self._config.log_interval))
         try:
@@ -116,15 +116,8 @@ class _Run:
         finally:
             await _ended(reports, engine, http)
 
-    async def _serve_http(self) -> None:
-        try:
-            await self._http.serve()
-        except SystemExit:  # uvicorn's way to say that it cannot listen; it has logged why
-            raise ConfigError(
-                f"cannot listen on {self._config.host} port {self._config.port}: choose another with --port"
-            ) from None
-
-    def _listening(self, port: int) -> None:
+    def _tell_listening(self) -> None:
+        port = self._sockets[0].getsockname()[1]
         logs.tell("listening", {"host": self._config.host, "port": port, "engine": self._client.status})
 
     def _stop(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from outpace.checks import check_integers, check_real
+from outpace.config import MAX_TOKENS
 from outpace.errors import ConfigError
 
 ToolParser = Literal["auto", "hermes", "llama3", "mistral", "kimi"]
@@ -39,27 +40,30 @@ class ServerConfig:
     whatever page is open."""
     tool_parser: ToolParser = "auto"
     """How the model spells tool calls; auto is what its chat template teaches."""
+    default_max_tokens: int | None = None
+    """Most tokens of an answer whose request sets no limit; a request's own may be higher. None is what OpenAI's API
+    takes: a chat may go on to the end of the context, a completion has 16."""
     max_concurrency: int | None = None
-    """Most answers in the engine at once; the others wait outside and survive its restart. None takes max_rows."""
+    """Most answers in the engine at once; the others wait outside and survive its restart. None takes `max_rows`."""
     queue_limit: int = 256
     """Most answers that wait; beyond it a request gets a 503 that says when to try again."""
     request_timeout: float = 600.0
-    """Longest time for one request, waiting included; then it ends with a 504."""
+    """Seconds that one request may take, waiting included; then it ends with a 504."""
     drain_timeout: float = 30.0
-    """After SIGTERM: how long running requests may go on; 5 seconds later all connections are closed."""
+    """Seconds that running requests may go on after SIGTERM; 5 seconds later all connections are closed."""
     max_connections: int = 1024
     """Most connections at once. One more takes the place of the one that has asked nothing for longest; where all are
     being answered, it is refused with a 503, but for /health and /ready."""
     max_body_bytes: int = 8 * MIB
-    """Largest request body; a larger one gets a 413."""
+    """Bytes of the largest request body; a larger one gets a 413."""
     log_interval: float = 10.0
     """Seconds between log lines about speed; none is written while nothing runs."""
     start_timeout: float = 600.0
-    """An engine that loads its model and gives no sign of life for so long is killed and started again; 0 waits for
-    ever. However long it takes to load is no matter, as long as it gets on."""
+    """An engine that loads its model and gives no sign of life for so many seconds is killed and started again; 0 waits
+    for ever. However long it takes to load is no matter, as long as it gets on."""
     hang_timeout: float = 120.0
-    """An engine that has work and gives no sign of life for so long is killed and started again; 0 waits for ever. A
-    long prefill or the capture of a graph is life."""
+    """An engine that has work and gives no sign of life for so many seconds is killed and started again; 0 waits for
+    ever. A long prefill or the capture of a graph is life."""
     max_restarts: int = 5
     """How often the engine may die within ten minutes, or fail to start in a row, and be started again; then the server
     ends with exit code 1. Where it was never ready, what it was told is wrong: then it is not started again."""
@@ -67,6 +71,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         integers = {
             "port": (0, 65_535),
+            "default_max_tokens": (1, MAX_TOKENS),
             "max_concurrency": (1, 65_536),
             "queue_limit": (0, 1 << 20),
             "max_connections": (1, 1 << 20),

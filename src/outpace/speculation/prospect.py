@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outpace.wording import count_of
+
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
@@ -28,5 +30,5 @@ class Prospect:
         even, tokens = self.seconds[k] / self.seconds[0], self.tokens[k] / self.num_rows
         return (
             f"k {k} would emit {tokens:.2f} tokens a cycle and breaks even at {even:.2f} "
-            f"({self.num_rows} rows, {self.context // self.num_rows} tokens each)"
+            f"({count_of(self.num_rows, 'row')}, {count_of(self.context // self.num_rows, 'token')} each)"
         )

@@ -39,11 +39,15 @@ class AnswerConfig:
     """
 
     max_tokens: int = 512
+    """Most tokens of an answer."""
     max_prompt: int = 1024
-    """Longer prompts are skipped and counted."""
+    """Prompts of more tokens are skipped and counted."""
     greedy_share: float = 0.5
+    """Part of the answers that is greedy, 0 … 1; the others are sampled."""
     low_temperature: float = 0.7
+    """Lowest temperature of those that are sampled; each has its own."""
     high_temperature: float = 1.0
+    """Highest temperature of those that are sampled."""
     wave: int = 2048
     """Prompts handed to the engine at a time; several times its rows, so that few of them stand empty."""
     seed: int = 0

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -33,6 +34,8 @@ class Progress:
     """Tokens seen, padding not counted."""
     accepted: tuple[float, ...] = ()
     """Recent acceptance of each draft step, from which the loss is mixed."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What decides what is learned, by name, as JSON has it."""
 
 
 def save_checkpoint(folder: Path, progress: Progress, tensors: Mapping[str, Tensor]) -> Path:

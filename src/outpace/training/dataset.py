@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from outpace.errors import ConfigError
 from outpace.training.conversations import Conversation, Ints
+from outpace.wording import count_of
 
 _LENGTH_STEP = 64
 _WINDOW_BATCHES = 32
@@ -43,8 +44,8 @@ class Dataset:
         self.rows = [row for c in conversations if (row := _cut(c, max_length)).num_assistant > 2]
         if not self.rows:
             raise ConfigError(
-                f"none of {len(conversations)} conversations has 3 assistant tokens within {max_length} tokens; "
-                "give longer answers or raise max_length"
+                f"none of {count_of(len(conversations), 'conversation')} has 3 assistant tokens within {max_length} "
+                "tokens; give longer answers or raise max_length"
             )
         self.batch_tokens, self.seed = batch_tokens, seed
 

@@ -1,6 +1,6 @@
 """Where one run keeps its drafter and its checkpoints.
 
-out/config.json, model*.safetensors   the drafter, as any engine loads it
+out/config.json, model*.safetensors   the drafter, as any engine loads it; written anew with every checkpoint
 out/checkpoint/                       to resume from
 out/answers/, out/metrics.jsonl       what `outpace train` adds: what the target wrote, and every log record
 """
@@ -31,9 +31,13 @@ class RunFolder:
     def checkpoint_folder(self) -> Path:
         return self.checkpoints or self.out / "checkpoint"
 
+    @property
+    def has_checkpoint(self) -> bool:
+        return any(self.checkpoint_folder.glob("step-*"))
+
     def check(self, *, resume: bool) -> None:
         """Raises ConfigError if there is a checkpoint but `resume` was not asked for, or the other way round."""
-        if any(self.checkpoint_folder.glob("step-*")) == resume:
+        if self.has_checkpoint == resume:
             return
         remedy = (
             "has no checkpoint; leave --resume out" if resume else "holds a checkpoint; give --resume, or another --out"

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from outpace.wording import count_of
+
 Record = dict[str, Any]
 
 
@@ -67,7 +69,8 @@ def _held_out(record: Record) -> str:
 
 def _answers(record: Record) -> str:
     return (
-        f"{record['answers']} answers, {record['tokens']} tokens at {record['tokens_per_second']:.0f} tok/s; "
+        f"{count_of(record['answers'], 'answer')}, {count_of(record['tokens'], 'token')} at "
+        f"{record['tokens_per_second']:.0f} tok/s; "
         f"{record['greedy']} greedy, {record['ended']} ended, {record['looped']} looped, {record['skipped']} skipped"
     )
 
@@ -76,8 +79,9 @@ def _start(record: Record) -> str:
     coverage = record["coverage"]
     covered = "kept" if coverage is None else f"covers {coverage:.2%} of the answers' tokens"
     return (
-        f"{record['conversations']} conversations, {record['assistant_tokens']} assistant tokens, "
-        f"{record['batches_per_epoch']} batches an epoch; {record['parameters'] / 1e6:.1f}M parameters; "
+        f"{count_of(record['conversations'], 'conversation')}, "
+        f"{count_of(record['assistant_tokens'], 'assistant token')}, "
+        f"batches an epoch: {record['batches_per_epoch']}; {record['parameters'] / 1e6:.1f}M parameters; "
         f"draft vocabulary {record['draft_vocab_size']}, {covered}; peak rate {record['peak_rate']:.2e}; "
         f"{record['attention']} on {record['machine']['device']}"
     )
@@ -85,6 +89,8 @@ def _start(record: Record) -> str:
 
 def _measured(record: Record) -> str:
     name = "before" if record["event"] == "before" else "trained"
+    if not record.get("finished", True):
+        name = f"stopped at step {record['steps']}"
     found = record["accept_length"] or ()
     lengths = ", ".join(f"{m['accept_length']:.3f} at temperature {m['temperature']} (k {m['k']})" for m in found)
     return f"{name}: accept length {lengths or 'not measured'}"

@@ -18,6 +18,7 @@ from outpace.training.conversations import Conversation
 from outpace.training.dataset import Dataset, split
 from outpace.training.folder import RunFolder
 from outpace.training.initialise import start_from_target
+from outpace.training.interrupt import Interrupt
 from outpace.training.journal import Record
 from outpace.training.recipe import TrainConfig, peak_rate
 from outpace.training.trainer import Trainer
@@ -87,6 +88,7 @@ def train_drafter(
     resume: bool = False,
     validation: ValidateConfig | None = None,
     stop_after: float | None = None,
+    interrupt: Interrupt | None = None,
 ) -> Record:
     """Trains a drafter and writes it to `folder`; returns the summary that was logged last.
 
@@ -100,6 +102,7 @@ def train_drafter(
         resume: go on from the checkpoint.
         validation: measure accept length by real drafting, before (when fine-tuning) and after.
         stop_after: minutes after which this call ends, though the run has not; resume it then.
+        interrupt: ends this call after a step, with a checkpoint and the drafter as it is, unmeasured; resume it then.
 
     Raises:
         ConfigError: there is a checkpoint but `resume` was not asked for, or the other way round; or the target is in
@@ -121,8 +124,13 @@ def train_drafter(
         folder.save(prepared.drafter)
         if init_from is not None and (before := _validated(target, folder, held_out, validation)) is not None:
             log({"event": "before", "accept_length": before})
-    trainer.run(stop_after=stop_after)
-    after = _validated(target, folder, held_out, validation)
+    if interrupt is None:
+        trainer.run(stop_after=stop_after)
+    else:
+        with interrupt:
+            trainer.run(stop_after=stop_after, asked_to_stop=lambda: interrupt.asked)
+    asked_to_stop = interrupt is not None and interrupt.asked
+    after = None if asked_to_stop else _validated(target, folder, held_out, validation)
     summary = _summary(trainer, folder) | {"accept_length_before": before, "accept_length": after}
     log(summary)
     return summary

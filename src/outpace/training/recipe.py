@@ -28,13 +28,13 @@ class TrainConfig:
     epochs: float | None = None
     """Passes over the answers."""
     minutes: float | None = None
-    """Time of the training loop; the learning rate ends with it."""
+    """Minutes of the training loop; the learning rate ends with them."""
     batch_tokens: int = 16384
     """Places in one batch, padding included."""
     accumulate: int = 1
     """Batches in one optimizer step."""
     max_length: int = 2048
-    """Conversations are cut here; at most `batch_tokens`."""
+    """Tokens after which conversations are cut; at most `batch_tokens`."""
     learning_rate: float | None = None
     """Peak; None is 1.5e-3 · 576 / hidden size, a quarter of that when fine-tuning."""
     warmup: float = 0.03
@@ -44,9 +44,11 @@ class TrainConfig:
     weight_decay: float = 0.02
     """AdamW, on matrices only."""
     beta1: float = 0.9
+    """AdamW's decay of the gradients' mean."""
     beta2: float = 0.95
+    """AdamW's decay of their squares' mean."""
     clip: float = 1.0
-    """Longest gradient."""
+    """Norm that gradients are cut to."""
     average: float = 0.999
     """Decay of the running mean of the weights, which is what is exported; 0 exports the last weights."""
     ttt_steps: int = 7
@@ -70,12 +72,13 @@ class TrainConfig:
     compile: bool = False
     """Compile the drafter's forward and the loss (torch.compile): slower to start, faster on a GPU."""
     seed: int = 0
+    """Of the first weights, of the order of batches and of what is held out."""
     num_held_out: int = 96
     """Conversations kept for validation, at most a tenth."""
     log_every: int = 20
     """Steps between log lines."""
     save_minutes: float = 2.0
-    """Time between checkpoints."""
+    """Minutes between checkpoints."""
 
     def __post_init__(self) -> None:
         if sum(value is not None for value in (self.steps, self.epochs, self.minutes)) != 1:

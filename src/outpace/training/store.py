@@ -15,6 +15,7 @@ from pathlib import Path
 from outpace.errors import ConfigError
 from outpace.training.conversations import Conversation, load_conversations, save_conversations
 from outpace.training.prompts import Prompt, extend_digest
+from outpace.wording import count_of
 
 _BYTES_PER_ROW = 64
 _STATE = "answers.json"
@@ -80,8 +81,8 @@ class AnswerStore:
         count = self.num_prompts_done
         if count > len(prompts) or extend_digest("", prompts[:count]) != self._state.prompts_sha256:
             raise ConfigError(
-                f"{self.folder} holds answers to {count} prompts, and they are not the first {count} of these "
-                f"{len(prompts)}; give the prompts it was begun with (others may follow them), or another folder"
+                f"{self.folder} holds answers to {count_of(count, 'prompt')}, and they are not the first {count} of "
+                f"these {len(prompts)}; give the prompts it was begun with (others may follow them), or another folder"
             )
         return prompts[count:]
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from outpace.errors import EngineError
+from outpace.errors import ConfigError, EngineError
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
 from outpace.training.attention import Kernel, choose_kernel
@@ -29,6 +30,8 @@ from outpace.training.ttt import Tested, UnrollConfig, run_test
 from outpace.training.weights import Weights
 
 _ADAPTATION_MEMORY = 0.95
+_MAY_CHANGE = ("steps", "epochs", "minutes", "chunk_rows", "compile", "log_every", "save_minutes")
+"""Settings that a run may be resumed with others of: its length, and what touches no more than roundings."""
 
 
 class Trainer:
@@ -86,11 +89,22 @@ class Trainer:
             drafter.forward = torch.compile(drafter.forward, dynamic=True)  # type: ignore[method-assign]
 
     def resume(self) -> bool:
-        """Takes up the latest checkpoint in the folder; says whether there was one."""
+        """Takes up the latest checkpoint in the folder; says whether there was one.
+
+        Raises:
+            ConfigError: it cannot be read, or was made with other settings.
+        """
         found = load_checkpoint(self.folder)
         if found is None:
             return False
         self.progress, tensors = found
+        now = self._settings()
+        for name, then in self.progress.settings.items():
+            if now.get(name) != then:
+                raise ConfigError(
+                    f"{name} is {now.get(name)}, and the run in {self.folder} was begun with {then}: resume with the "
+                    "settings of the first run (fine-tuning with its drafter), or train into an empty folder"
+                )
         self.weights.restore(tensors, self.progress.step)
         self.accepted_J = torch.tensor(self.progress.accepted, device=self.device)
         return True
@@ -99,8 +113,12 @@ class Trainer:
         """Writes a checkpoint."""
         save_checkpoint(self.folder, self.progress, self.weights.state())
 
-    def run(self, *, stop_after: float | None = None) -> Progress:
-        """Trains to the end of the run, or for `stop_after` minutes of it, to be resumed.
+    def _settings(self) -> dict[str, Any]:
+        chosen = {name: value for name, value in asdict(self.config).items() if name not in _MAY_CHANGE}
+        return chosen | {"dtype": str(self.drafter.embed.weight.dtype).removeprefix("torch.")}
+
+    def run(self, *, stop_after: float | None = None, asked_to_stop: Callable[[], bool] = lambda: False) -> Progress:
+        """Trains to the end of the run, or for `stop_after` minutes of it, or until it is asked to stop, to be resumed.
 
         The drafter then holds the running mean of the weights.
         """
@@ -109,7 +127,8 @@ class Trainer:
         before, kept = self.progress.seconds, -1
         for batches, after in self._steps():
             fraction = self.fraction()
-            if fraction >= 1.0 or (stop_after is not None and time.monotonic() - began > 60.0 * stop_after):
+            in_time = stop_after is None or time.monotonic() - began <= 60.0 * stop_after
+            if fraction >= 1.0 or not in_time or asked_to_stop():
                 break
             norm = self._step(batches, meter, self.config.rate_at(fraction))
             spent = before + time.monotonic() - began
@@ -123,7 +142,7 @@ class Trainer:
                 self._keep()
                 saved, kept = time.monotonic(), self.progress.step
         if kept != self.progress.step:
-            self._keep()
+            self._keep(judge=not asked_to_stop())
         self.weights.put_means()
         return self.progress
 
@@ -190,13 +209,13 @@ class Trainer:
             }
         )
 
-    def _keep(self) -> None:
+    def _keep(self, *, judge: bool = True) -> None:
         """A checkpoint, an export, and what the mean weights come to on the held-out batches."""
-        self.progress = replace(self.progress, accepted=tuple(self.accepted_J.tolist()))
+        self.progress = replace(self.progress, accepted=tuple(self.accepted_J.tolist()), settings=self._settings())
         self.save()
         self.weights.put_means()
         self.export()
-        if self.held_out is not None:
+        if judge and self.held_out is not None:
             self.log({"event": "held out", "step": self.progress.step, **self._judge(self.held_out)})
         self.weights.put_masters()
 

@@ -140,7 +140,7 @@ def test_a_cost_table_is_found_where_an_engine_puts_it(data: Any) -> None:
     [
         ("nonsense", "is not JSON"),
         ("{}", "holds no cost table"),
-        ("[1]", "row 0 is 1"),
+        ("[1]", "row 1 is 1"),
         (json.dumps([{**ROWS[0], "k": 99}]), "k is 99; it must be a number in 0 … 15"),
         (json.dumps([{**ROWS[0], "base_ms": "x"}]), "base_ms is 'x'"),
         (json.dumps([ROWS[1]]), "no row of k 0 for bucket 1"),
@@ -164,7 +164,7 @@ def test_the_map_marks_the_given_figures() -> None:
     [
         (Figures(), "give --decode-ms and --verify-ms, or --costs"),
         (Figures(decode_ms=1.0, verify_ms=1.0), "give --accept-length, or --acceptance"),
-        (Figures(acceptance=(1.5,)), "acceptance at place 0 is 1.5"),
+        (Figures(acceptance=(1.5,)), "acceptance at place 1 is 1.5"),
         (Figures(costs=CostRows({1: {0: (1.0, 0.0)}})), "--acceptance, or --accept-length with --k"),
         (Figures(decode_ms=1, verify_ms=1, accept_length=1, wish_tok_s=-5), "wish-tok-s is -5"),
     ],

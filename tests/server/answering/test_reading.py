@@ -198,6 +198,7 @@ def test_an_echo_is_spelled_before_anything_runs() -> None:
         name="tiny",
         tool_form=None,
         request_timeout=1.0,
+        default_max_tokens=None,
         settings={},
         created=0,
     )

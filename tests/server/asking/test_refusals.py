@@ -191,8 +191,14 @@ def test_the_client_library_understands_refusals(server: Server) -> None:
 
 
 def test_paths_and_methods_that_there_are_not(server: Server) -> None:
-    assert refusal(server.get("/v1/embeddings"), 404)["code"] == "not_found"
-    assert refusal(server.get(CHAT), 405)["code"] == "method_not_allowed"
+    for path in ("/v1/embeddings", "/v1/audio/speech", "/v1/responses", "/chat/completions"):
+        found = refusal(server.post(path, {"model": "tiny"}), 404)
+        assert found["code"] == "not_found" and found["message"].startswith(f"there is no '{path}' here; this server")
+    served = found["message"].partition(" has ")[2].split(", ")
+    listed = set(server.get("/openapi.json").json()["paths"]) - {"/v1/models/{name}"}
+    assert set(served) == listed, "every endpoint, as its OpenAPI document has them"
+    other = refusal(server.get(CHAT), 405)
+    assert (other["code"], other["message"]) == ("method_not_allowed", f"'{CHAT}' takes POST, not GET")
     assert 'path="other"' in server.get("/metrics").text
 
 

@@ -55,6 +55,14 @@ def test_a_chat_has_what_the_context_leaves() -> None:
     assert params_of(ChatRequest(**chat, logprobs=True, top_logprobs=4), room=77).logprobs == 4
 
 
+def test_a_server_may_have_a_limit_for_requests_without_one() -> None:
+    chat = ChatRequest(model="m", messages=[{"role": "user", "content": "x"}])
+    for request in (chat, asked()):
+        assert params_of(request, room=77, default_max_tokens=30).max_tokens == 30
+        assert params_of(request, room=7, default_max_tokens=30).max_tokens == 7, "what the context leaves is less"
+    assert params_of(asked(max_tokens=50), room=77, default_max_tokens=30).max_tokens == 50
+
+
 def test_seeds_of_choices() -> None:
     seeded = [params.seed for params in choices(SamplingParams(seed=5), 50)]
     assert seeded[0] == 5 and len(set(seeded)) == 50

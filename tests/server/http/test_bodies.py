@@ -74,7 +74,7 @@ async def post(body: bytes) -> httpx.Response:
 
     app = FastAPI()
     app.include_router(routes)
-    api_errors.install(app)
+    api_errors.install(app, ())
 
     async def observed(scope: Any, receive: Any, send: Any) -> None:
         await app(scope | {KEY: Facts("r")}, receive, send)

@@ -17,6 +17,7 @@ from llguidance import LLMatcher
 
 from outpace.engine.grammars.compiler import Compiled
 from outpace.engine.grammars.notation import only_ends, reason
+from outpace.wording import count_of
 
 Words = npt.NDArray[np.uint32]
 
@@ -87,8 +88,8 @@ class Matcher:
     def _fail(self, num_tokens: int, error: str) -> None:
         self._at = None
         self.failure = (
-            f"grammar: after {num_tokens} tokens of the answer no token was left that it admits ({reason(error)}); "
-            "relax it, or bad_words, min_tokens and stop_token_ids"
+            f"grammar: after {count_of(num_tokens, 'token')} of the answer no token was left that it admits "
+            f"({reason(error)}); relax it, or bad_words, min_tokens and stop_token_ids"
         )
 
     def fill(self, answer: Sequence[int], drafts: Sequence[int], line_SW: Words) -> None:
@@ -102,7 +103,7 @@ class Matcher:
         try:
             self._fill(self.after(answer), drafts, line_SW)
         except Exception as error:
-            self.failure = f"grammar: after {len(answer)} tokens of the answer it raised {error!r:.300}"
+            self.failure = f"grammar: after {count_of(len(answer), 'token')} of the answer it raised {error!r:.300}"
         self._at = None
 
     def _fill(self, state: LLMatcher, drafts: Sequence[int], line_SW: Words) -> None:

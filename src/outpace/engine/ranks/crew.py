@@ -31,6 +31,7 @@ from outpace.engine.ranks.failures import Failures, is_fatal
 from outpace.engine.ranks.likeness import unlike_versions, versions
 from outpace.engine.ranks.orders import Answer, Order
 from outpace.errors import EngineError
+from outpace.wording import count_of
 
 SECONDS_TO_NOTICE = 5.0
 """How long an error of our own is held back for a rank's death to be seen, which would explain it."""
@@ -275,7 +276,9 @@ class Crew:
             if num_same + 1 == len(self._pipes):
                 del self._checks[checked.num_forwards]
         if checked.checksum != checksum:
-            self._fail(rank, f"it chose other tokens than rank 0 within its first {checked.num_forwards} forwards")
+            self._fail(
+                rank, f"it chose other tokens than rank 0 within its first {count_of(checked.num_forwards, 'forward')}"
+            )
 
     def _fail(self, rank: int, why: str) -> None:
         """The first reason counts. Whatever waits for the rank is set free."""

@@ -30,6 +30,7 @@ from outpace.models.registry import describe_target
 from outpace.models.shares import check_target
 from outpace.models.sums import with_sums
 from outpace.speculation.pair import Pair
+from outpace.wording import count_of
 
 
 def check_ranks(config: EngineConfig) -> None:
@@ -58,7 +59,8 @@ def _torchrun(here: Launched, size: int) -> tuple[Store, Crew]:
     """
     if here.size != size:
         raise ConfigError(
-            f"tensor_parallel is {size}, but torchrun started {here.size} ranks (WORLD_SIZE): make them equal"
+            f"tensor_parallel is {size}, but torchrun started {count_of(here.size, 'rank')} (WORLD_SIZE): make them "
+            "equal"
         )
     key, store = ranks_key(), torchrun_store()
     if here.rank:

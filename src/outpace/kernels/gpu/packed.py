@@ -39,16 +39,11 @@ def _int4(word_NW, scale_N, zero_N, j: tl.constexpr, HIGH: tl.constexpr, HAS_ZER
     A number is the half's value · `factor` - `offset`, over `unit`, each step exact; `unit` goes into the scale.
     """
     odd: tl.constexpr = j % 2
-    if kind == tl.bfloat16:
-        bits: tl.constexpr = 0
-        factor: tl.constexpr = 1.7014118346046923e38  # 2^127
-        offset: tl.constexpr = 0.0
-        unit: tl.constexpr = 4.0 if odd else 64.0
-    else:
-        bits: tl.constexpr = 0x64006400
-        factor: tl.constexpr = 0.0625 if odd else 1.0
-        offset: tl.constexpr = 64.0 if odd else 1024.0
-        unit: tl.constexpr = 1.0
+    is_small: tl.constexpr = kind == tl.bfloat16
+    bits: tl.constexpr = 0 if is_small else 0x64006400
+    factor: tl.constexpr = 1.7014118346046923e38 if is_small else (0.0625 if odd else 1.0)  # 2^127
+    offset: tl.constexpr = 0.0 if is_small else (64.0 if odd else 1024.0)
+    unit: tl.constexpr = (4.0 if odd else 64.0) if is_small else 1.0
     if j >= 2:
         word_NW = word_NW >> 8
     both_NW = (word_NW & (0x00F000F0 if odd else 0x000F000F)) | bits

@@ -22,6 +22,7 @@ from outpace.models.fields import read_json
 from outpace.models.source import Source, locate
 from outpace.models.target import Target
 from outpace.models.wiring import DrafterWiring
+from outpace.wording import count_of
 
 _TELLING_FIELDS = ("draft_vocab_size", "eagle_config", "speculators_model_type", "eagle_aux_hidden_state_layer_ids")
 
@@ -65,8 +66,8 @@ class DrafterAnatomy:
         shape = self.wiring.shape
         return [
             f"{self.name}: an EAGLE-3 drafter, for {self.target}",
-            f"  layer         hidden {shape.hidden_size}, MLP {shape.intermediate_size}, {shape.num_heads} heads of "
-            f"{shape.head_dim}, {shape.num_kv_heads} KV heads",
+            f"  layer         hidden {shape.hidden_size}, MLP {shape.intermediate_size}, "
+            f"{count_of(shape.num_heads, 'head')} of {shape.head_dim}, {count_of(shape.num_kv_heads, 'KV head')}",
             f"  size          {self.num_parameters / 1e6:,.1f} M parameters of its own, "
             f"{self.bytes_on_disk / 1e6:,.0f} MB on disk",
             f"  KV memory     {2 * self.kv_elements_per_token / 1024:.2f} KiB a token in 16 bits",

@@ -13,6 +13,7 @@ from outpace.models.registry import describe_target
 from outpace.models.source import Source
 from outpace.models.target import Target
 from outpace.models.text.tokenizer import Tokenizer
+from outpace.wording import count_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,10 @@ class TargetAnatomy:
         windowed = sum(window is not None for window in c.windows)
         return [
             f"{self.source.name}: a target ({self.source.kind})",
-            f"  architecture  {c.architecture}: {c.num_layers} layers, "
+            f"  architecture  {c.architecture}: {count_of(c.num_layers, 'layer')}, "
             f"hidden {c.hidden_size}, MLP {c.intermediate_size}",
-            f"  attention     {c.num_heads} heads of {c.head_dim}, {c.num_kv_heads} KV heads"
-            + (f", {windowed} layers with a sliding window" if windowed else ""),
+            f"  attention     {count_of(c.num_heads, 'head')} of {c.head_dim}, {count_of(c.num_kv_heads, 'KV head')}"
+            + (f", {count_of(windowed, 'layer')} with a sliding window" if windowed else ""),
             f"  positions     {c.max_positions:,}, rope {c.rope.kind}, theta {c.rope.theta:g}",
             f"  vocabulary    {c.vocab_size:,}, embeddings {'tied' if c.tie_embeddings else 'not tied'}",
             f"  size          {self.num_parameters / 1e6:,.1f} M parameters, "

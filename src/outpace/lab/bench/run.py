@@ -23,6 +23,7 @@ from outpace.lab.bench.progress import Progress
 from outpace.lab.bench.record import SCHEMA, BenchRecord, request_of
 from outpace.lab.bench.server_facts import ServerFacts, ask_server
 from outpace.lab.bench.settings import Asking, Load
+from outpace.wording import count_of
 
 SAMPLE_S = 1.0
 """Between two readings of gauges."""
@@ -235,7 +236,9 @@ def _notes(
             f"the server wrote {wrote:,.0f} tokens meanwhile and {found.total_tokens:,} came here: others use it"
         )
     if asking.ignore_eos and (short := sum(a.ok and a.finish_reason != "length" for a in driven.answers)):
-        notes.append(f"{short} answers ended before max_tokens in spite of ignore_eos: the server does not honour it")
+        notes.append(
+            f"{count_of(short, 'answer')} ended before max_tokens in spite of ignore_eos: the server does not honour it"
+        )
     if found.inter_chunk_s is not None and lag_s > 0.1 * found.inter_chunk_s.median:
         notes.append(
             f"the client was up to {1e3 * lag_s:.1f} ms late (99th percentile): times between chunks are not exact"

@@ -23,9 +23,9 @@ class Asking:
     input_tokens: int | None = None
     """Prompts of about so many tokens instead, made of the workload's texts; what each really had is reported."""
     max_tokens: int = 256
-    """Longest answer."""
+    """Most tokens of an answer."""
     ignore_eos: bool = False
-    """Answers go on to max_tokens: exact output lengths, where the server knows ignore_eos."""
+    """Answers go on to `max_tokens`: exact output lengths, where the server knows that field."""
     api: Api = "chat"
     """Which endpoint is asked."""
     temperature: float = 0.0
@@ -37,7 +37,7 @@ class Asking:
     tokenizer: str | None = None
     """Counts tokens where the server sends no usage: a model's directory, .gguf file, hub id, or smollm2."""
     timeout_s: float = 600.0
-    """A request that takes longer has failed."""
+    """A request that takes more seconds has failed."""
 
     def __post_init__(self) -> None:
         check_integers(
@@ -62,11 +62,11 @@ class Load:
     request_rate: float | None = None
     """Requests a second, at random times (Poisson), instead of a concurrency."""
     max_ttft_ms: float | None = None
-    """A limit for goodput: on the time to the first token."""
+    """A limit for goodput: on the time to the first token, in milliseconds."""
     max_tpot_ms: float | None = None
-    """A limit for goodput: on the time per output token."""
+    """A limit for goodput: on the time per output token, in milliseconds."""
     max_latency_ms: float | None = None
-    """A limit for goodput: on the whole answer."""
+    """A limit for goodput: on the whole answer, in milliseconds."""
     context_edges: tuple[int, ...] = ()
     """Where buckets of context length end, ascending; none takes 256, 512, 1024, … as far as needed."""
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from outpace.errors import ConfigError
+from outpace.wording import count_of
 
 MOST_S = 3600.0
 """Longest time that is taken for one step."""
@@ -98,7 +99,7 @@ class Balance:
         )
 
     def _work(self, k: int) -> tuple[str, str]:
-        return f"verifying {k + 1} tokens", f"drafting {k}"
+        return f"verifying {count_of(k + 1, 'token')}", f"drafting {k}"
 
 
 def balance_of_ms(

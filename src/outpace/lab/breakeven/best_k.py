@@ -36,7 +36,7 @@ def check_acceptance(acceptance: Sequence[float]) -> None:
     """
     if not 1 <= len(acceptance) <= MAX_K:
         raise ConfigError(f"acceptance has {len(acceptance)} places; give 1 … {MAX_K}")
-    for place, chance in enumerate(acceptance):
+    for place, chance in enumerate(acceptance, start=1):
         check_figure(f"acceptance at place {place}", chance, 0.0, 1.0)
 
 

@@ -58,7 +58,7 @@ def read_cost_rows(text: str, name: str) -> CostRows:
     if rows is None:
         raise ConfigError(f'{name} holds no cost table; give a list of rows, or an object with "costs"')
     table: dict[int, dict[int, tuple[float, float]]] = {}
-    for place, row in enumerate(rows):
+    for place, row in enumerate(rows, start=1):
         bucket, k, base_ms, slope_us = _numbers(row, f"{name}, row {place}")
         table.setdefault(int(bucket), {})[int(k)] = (base_ms, slope_us / 1e3)
     for bucket_rows, by_k in table.items():

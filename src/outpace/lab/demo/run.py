@@ -47,7 +47,7 @@ class DemoSettings:
     """How much is measured."""
 
     max_tokens: int = 64
-    """Longest answer."""
+    """Most tokens of an answer."""
     num_rounds: int = 2
     """Passes over the contenders."""
     compare: bool = True

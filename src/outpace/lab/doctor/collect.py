@@ -28,6 +28,7 @@ from outpace.lab.logs.records import (
     SpecStats,
     Unread,
 )
+from outpace.wording import count_of
 
 PACKED = {
     b"\x1f\x8b": ("packed with gzip", "gunzip"),
@@ -79,7 +80,7 @@ def _told(
     due = time.monotonic() + SHOWN_AFTER_S
     for number, entry in enumerate(entries, start=1):
         if number % ENTRIES_A_LOOK == 0 and time.monotonic() >= due:
-            progress(f"reading {path.name}: " + (f"{file.tell() / size:.0%}" if size else f"{number:,} lines"))
+            progress(f"reading {path.name}: " + (f"{file.tell() / size:.0%}" if size else count_of(number, "line")))
             due = time.monotonic() + SHOWN_EVERY_S
         yield entry
 

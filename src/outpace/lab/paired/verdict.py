@@ -17,6 +17,7 @@ from outpace.lab.intervals.interval import CONFIDENCE, Interval
 from outpace.lab.intervals.signed_ranks import Location, fewest, locate
 from outpace.lab.intervals.verdict import MOST, Kind, kind, more
 from outpace.lab.paired.blocks import Block, counted
+from outpace.wording import count_of
 
 CONTROL_CONFIDENCE = 0.99
 """Of the control's interval: a sound machine fails its control once in a hundred comparisons."""
@@ -73,7 +74,7 @@ def judge(blocks: Sequence[Block], margin: float, doubts: Sequence[str] = ()) ->
             "is biased, and more blocks will not mend it"
         )
     elif len(good) < MIN_BLOCKS:
-        reasons.append(f"{len(good)} blocks count; a verdict takes {MIN_BLOCKS}")
+        reasons.append(f"{count_of(len(good), 'block')} to go by; a verdict takes {MIN_BLOCKS}")
         more_blocks = MIN_BLOCKS - len(good)
     elif kind(ratio, margin) == "inconclusive":
         more_blocks = more(ratio, len(good), margin)
@@ -117,7 +118,7 @@ def _unsettled(found: Location, margin: float, more_blocks: int | None) -> str:
     holds = f"the ratio lies in {low:.3f} … {high:.3f}, which holds 1 and also more than {margin:.1%} off it"
     if more_blocks is None:
         return f"{holds}; it would take over {MOST:,} blocks to settle: find out what makes the machine so noisy"
-    return f"{holds}; about {more_blocks} more blocks would settle it"
+    return f"{holds}; about {count_of(more_blocks, 'more block')} would settle it"
 
 
 def _interval(found: Location) -> Interval:

@@ -29,6 +29,7 @@ from outpace.lab.profile.parts import (
     part_of,
 )
 from outpace.lab.profile.wall import Ran, to_the_oldest
+from outpace.wording import count_of
 
 BETWEEN = "gaps"
 """The phase that is none: from a cycle's last kernel to the next one's first, copies included."""
@@ -75,8 +76,8 @@ def take_apart(rows: Sequence[Ran], k: int) -> Traced:
                 unknown[row.name] += own
     if not num:
         raise EngineError(
-            f"a trace of {len(rows)} kernels shows no whole cycle of {k} drafts: the profiler did not see the device, "
-            "or the answer was too short"
+            f"a trace of {count_of(len(rows), 'kernel')} shows no whole cycle of {count_of(k, 'draft')}: the "
+            "profiler did not see the device, or the answer was too short"
         )
     return Traced(
         num_cycles=num,

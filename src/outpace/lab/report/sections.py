@@ -16,6 +16,7 @@ from outpace.lab.profile.table import HOW, heading, rows
 from outpace.lab.report import svg
 from outpace.lab.report.files import Breakeven, Doctor, HeatMap, Result, Source
 from outpace.lab.report.html import Markup, join, table, tag
+from outpace.wording import count_of
 
 MOST_BLOCKS = 60
 """Of a comparison that are listed."""
@@ -123,8 +124,8 @@ def _bench(record: BenchRecord) -> list[Markup]:
     found = [
         tag(
             "p",
-            f"{figures.num_requests} requests, {figures.num_failed} failed, {figures.mean_concurrency:.1f} at a time "
-            f"on average{total}. Tokens counted by {record.counted_by}.",
+            f"{count_of(figures.num_requests, 'request')}, {figures.num_failed} failed, "
+            f"{figures.mean_concurrency:.1f} at a time on average{total}. Tokens counted by {record.counted_by}.",
         ),
         table(
             ("", "median", "95% interval", "p5", "p95", "p99"),
@@ -184,8 +185,8 @@ def _compare(record: CompareRecord) -> list[Markup]:
     return [
         tag(
             "p",
-            f"{verdict.kind}, by {record.measure}; {verdict.num_blocks} blocks count, {verdict.num_excluded} were "
-            "excluded.",
+            f"{verdict.kind}, by {record.measure}; {count_of(verdict.num_blocks, 'block')} counted, "
+            f"{verdict.num_excluded} excluded.",
         ),
         svg.bars(
             "Ratios of speed with their intervals",
@@ -194,7 +195,9 @@ def _compare(record: CompareRecord) -> list[Markup]:
             mark=1.0,
         ),
         table(("block", "A tok/s", "B tok/s", "A' tok/s", "excluded"), listed),
-        _notes([*verdict.reasons, *([f"{more} more blocks are not listed"] if more > 0 else []), *record.notes]),
+        _notes(
+            [*verdict.reasons, *([f"not listed: {count_of(more, 'more block')}"] if more > 0 else []), *record.notes]
+        ),
     ]
 
 
@@ -244,7 +247,7 @@ def _doctor(found: Doctor) -> list[Markup]:
 
 def _positions(chances: Sequence[float], judged: Sequence[int] = ()) -> Markup:
     """Names say of how many drafts a share is, where that is known."""
-    names = [f"position {place}{f', of {judged[place]:,}' if judged else ''}" for place in range(len(chances))]
+    names = [f"draft {place + 1}{f', of {judged[place]:,}' if judged else ''}" for place in range(len(chances))]
     lines = [(name, chance, None, None) for name, chance in zip(names, chances, strict=True)]
     return svg.bars("Acceptance by position", lines, "", "accept", most=1.0)
 

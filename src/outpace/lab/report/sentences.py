@@ -18,6 +18,7 @@ from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, Paired, ProfileRecord, Speed
 from outpace.lab.profile.table import cost, rounds_of
 from outpace.lab.report.files import Breakeven, Doctor, Source
+from outpace.wording import count_of
 
 ENOUGH = 0.03
 """Of a cycle: what may be unexplained of a profile that adds up."""
@@ -113,18 +114,18 @@ def _next(source: Source) -> str | None:
         case Breakeven(ratio=float() as ratio, break_even_accept_length=float() as even_at) if ratio <= 1.0:
             return _until(even_at, source.result.break_even_verify_ms)
         case CompareRecord(cut_short=False) as record if record.verdict.more_blocks is not None:
-            return f"About {record.verdict.more_blocks} more blocks would settle it."
+            return f"About {count_of(record.verdict.more_blocks, 'more block')} would settle it."
         case CompareRecord(cut_short=True) as record:
-            return f"It was cut short: {len(record.blocks)} of {record.num_blocks} blocks were measured."
+            return f"It was cut short: {len(record.blocks)} of {count_of(record.num_blocks, 'block')} were measured."
         case BenchRecord(cut_short=True) as record:
-            return (
-                f"It was cut short: {record.figures.num_requests} of {record.load.num_prompts} requests were answered."
-            )
+            asked = count_of(record.load.num_prompts, "request")
+            return f"It was cut short: {record.figures.num_requests} of {asked} were answered."
         case BenchRecord() as record if record.figures.num_failed:
-            failed = f"{record.figures.num_failed} of {record.figures.num_requests} requests failed"
+            failed = f"{record.figures.num_failed} of {count_of(record.figures.num_requests, 'request')} failed"
             return f"{failed}; the figures are those of the others."
         case BenchRecord() as record:
-            return f"All {record.figures.num_requests} requests were answered."
+            num = record.figures.num_requests
+            return "The one request was answered." if num == 1 else f"All {num} requests were answered."
         case _:
             return None
 

@@ -20,6 +20,7 @@ from outpace.server.asking.sampling import choices, params_of, refused
 from outpace.server.asking.tools import Offer, blamed, params_under
 from outpace.server.http.api_errors import ApiError
 from outpace.server.http.observing import facts_of
+from outpace.wording import count_of
 
 
 async def answer(
@@ -71,8 +72,8 @@ def _check_number(asked: Asked, num_prompts: int) -> None:
     if num_choices * num_prompts > MAX_CHOICES:
         raise ApiError(
             400,
-            f"{num_prompts} prompts with n {num_choices} are {num_choices * num_prompts} answers; one request may "
-            f"ask for {MAX_CHOICES}",
+            f"{count_of(num_prompts, 'prompt')} with n {num_choices} are "
+            f"{count_of(num_choices * num_prompts, 'answer')}; one request may ask for {MAX_CHOICES}",
             code="invalid_value",
             param="n",
         )
@@ -115,7 +116,8 @@ def _wanted(
     """
     limits, wanted = backend.limits(), list[tuple[list[int], SamplingParams]]()
     for prompt in prompts:
-        params = params_under(params_of(asked, limits.room(len(prompt))), offer, backend.texts.special_id)
+        params = params_of(asked, limits.room(len(prompt)), backend.default_max_tokens)
+        params = params_under(params, offer, backend.texts.special_id)
         limits.check(prompt, params)  # a stream whose second prompt is refused later would have begun
         wanted += [(prompt, choice) for choice in choices(params, asked.n or 1)]
     return wanted

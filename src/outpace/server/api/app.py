@@ -39,7 +39,7 @@ def make_app(backend: Backend, *, keys: Collection[bytes], max_body_bytes: int, 
     """The application over a backend model, which pages from these origins may ask out of a browser."""
     app = FastAPI(title="Outpace", version=outpace.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(router(backend))
-    api_errors.install(app)
+    api_errors.install(app, PATHS)
     openapi.install(app, wants_key=bool(keys))
     guarded: ASGIApp = Guard(_with_heads(app), keys, max_body_bytes)
     if origins:  # around the guard: a browser's question whether it may ask comes without a key

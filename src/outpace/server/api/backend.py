@@ -27,6 +27,8 @@ class Backend:
     tool_form: ToolFormat | None
     """How the model spells tool calls, as far as that is known."""
     request_timeout: float
+    default_max_tokens: int | None
+    """Longest answer of requests that set no limit; None is what OpenAI's API takes."""
     settings: dict[str, Any]
     """Of the server, without its keys."""
     created: int

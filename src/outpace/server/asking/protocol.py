@@ -82,6 +82,8 @@ class Asked(Sampling, Neutral):
     stream_options: StreamOptions | None = None
     subject: ClassVar[str] = "prompt"
     """The field that the prompt comes in."""
+    usual_tokens: ClassVar[int | None] = None
+    """What OpenAI's API takes for an answer's limit where none is set; None is what the context leaves."""
 
     @property
     def include_usage(self) -> bool:
@@ -93,7 +95,7 @@ class Asked(Sampling, Neutral):
 
     @property
     def most_tokens(self) -> int | None:
-        """Longest answer; None is what the context leaves."""
+        """Longest answer, if the request sets a limit."""
         return self.max_tokens
 
     @property
@@ -172,6 +174,8 @@ class ChatRequest(Asked, Conversing):
 class CompletionRequest(Asked):
     """Body of /v1/completions."""
 
+    usual_tokens: ClassVar[int | None] = 16
+
     prompt: (
         str
         | TokenIds
@@ -200,11 +204,6 @@ class CompletionRequest(Asked):
         if isinstance(self.prompt[0], int):
             return [self.prompt]
         return list(self.prompt)
-
-    @property
-    def most_tokens(self) -> int | None:
-        """16 if left out, as with OpenAI."""
-        return 16 if self.max_tokens is None else self.max_tokens
 
 
 class TokenizeRequest(Conversing):

@@ -68,18 +68,18 @@ FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 """By the client's name: the field of `SamplingParams`, and how the value is brought into its form."""
 
 
-def params_of(asked: Asked, room: int) -> SamplingParams:
+def params_of(asked: Asked, room: int, default_max_tokens: int | None = None) -> SamplingParams:
     """How to answer.
 
     Args:
         asked: the request.
         room: tokens that fit behind the prompt, for a request that sets no limit.
+        default_max_tokens: the server's limit for such a request; None is OpenAI's.
 
     Raises:
         ApiError: a value is out of its range; it names the client's field.
     """
     settings = dict(DEFAULTS)
-    limit = asked.most_tokens
     try:
         if asked.response_format is not None and asked.structured_outputs is not None:
             raise RequestError("grammar: response_format and structured_outputs exclude each other; leave one out")
@@ -91,9 +91,16 @@ def params_of(asked: Asked, room: int) -> SamplingParams:
             settings["logprobs"] = asked.num_logprobs
             if asked.echoes:
                 settings.setdefault("prompt_logprobs", asked.num_logprobs)
-        return SamplingParams(max_tokens=max(1, room) if limit is None else limit, **settings)
+        return SamplingParams(max_tokens=_limit(asked, room, default_max_tokens), **settings)
     except RequestError as error:
         raise refused(error, asked) from error
+
+
+def _limit(asked: Asked, room: int, default: int | None) -> int:
+    if asked.most_tokens is not None:
+        return asked.most_tokens
+    usual = asked.usual_tokens if default is None else default
+    return max(1, room if usual is None else min(room, usual))
 
 
 def refused(error: RequestError, asked: Asked) -> ApiError:

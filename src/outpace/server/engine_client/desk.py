@@ -16,6 +16,7 @@ from outpace.errors import OutpaceError, RequestError
 from outpace.server.engine_client.jobs import Begun, BrokenRequest, Job, QueueFull, Submission, Wanted
 from outpace.server.engine_client.totals import Totals
 from outpace.server.wire import Abort, Aborted, Accepted, Broken, Piece, Refused, Submit, ToEngine, WireError
+from outpace.wording import count_of
 
 Send = Callable[[ToEngine], None]
 MOST_SECONDS = 60
@@ -80,8 +81,8 @@ class Desk:
         free = 0 if self._send is None else self.slots - self.num_running
         if len(self._waiting) + len(wanted) > self._queue_limit + free:
             raise QueueFull(
-                f"{len(self._waiting)} answers wait and {len(wanted)} more were asked for; at most {self._queue_limit} "
-                "may wait: try again later, or ask for fewer at once",
+                f"{count_of(len(self._waiting), 'answer')} in the queue and {len(wanted)} more asked for; at most "
+                f"{self._queue_limit} may wait: try again later, or ask for fewer at once",
                 self._retry_after(),
             )
         deadline = asyncio.get_running_loop().time() + seconds

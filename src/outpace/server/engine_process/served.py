@@ -11,6 +11,7 @@ from outpace.engine.results import Chunk
 from outpace.errors import EngineError
 from outpace.server.wire import Piece, Submit, Tally
 from outpace.types import TokenLogprobs
+from outpace.wording import count_of
 
 PROMPT_PART = 256
 """Tokens of a prompt whose log-probabilities are one message."""
@@ -79,7 +80,7 @@ class Served:
     def _check_again(self, chunk: Chunk) -> int:
         """How many of a chunk's tokens were told before this answer was done over."""
         known = self._told[self._num_read : self._num_read + len(chunk.token_ids)]
-        for place, (told, found) in enumerate(zip(known, chunk.token_ids, strict=False), start=self._num_read):
+        for place, (told, found) in enumerate(zip(known, chunk.token_ids, strict=False), start=self._num_read + 1):
             if told != found:
                 raise EngineError(
                     f"after another request made the engine raise, this answer was done over, and its token {place} is "
@@ -89,7 +90,7 @@ class Served:
         if chunk.finish_reason is not None and self._num_read < len(self._told):
             raise EngineError(
                 "after another request made the engine raise, this answer was done over, and it now ends after "
-                f"{self._num_read} tokens where {len(self._told)} were told already: send the request again"
+                f"{count_of(self._num_read, 'token')} where {len(self._told)} were told already: send the request again"
             )
         return len(known)
 

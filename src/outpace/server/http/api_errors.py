@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -117,6 +117,23 @@ def of_validation(error: RequestValidationError) -> ApiError:
     return ApiError(400, f"{param or 'the body'}{shown}: {first['msg']}", code="invalid_value", param=param or None)
 
 
+def of_http(error: HTTPException, request: Request, paths: Collection[str]) -> ApiError:
+    """What FastAPI and Starlette refuse before a route is reached; `paths` are those that there are."""
+    path = f"{request.url.path!r:.100}"
+    match error.status_code:
+        case 400:  # what FastAPI says where Python's JSON reader gives up
+            said = "the body cannot be read: it is nested too deep, or holds a number that is too long"
+            return ApiError(400, said, code="invalid_json")
+        case 404:
+            said = f"there is no {path} here; this server has {', '.join(sorted(paths))}"
+            return ApiError(404, said, code="not_found")
+        case 405:
+            allowed = (error.headers or {}).get("Allow", "another method")
+            said = f"{path} takes {allowed}, not {request.method:.20}"
+            return ApiError(405, said, code="method_not_allowed", headers=error.headers)
+    return ApiError(error.status_code, str(error.detail), code="invalid_request", headers=error.headers)
+
+
 def _path(location: Sequence[int | str], body: Any, *, missing: bool) -> str:
     """`messages[0].content` out of where pydantic saw an error."""
     steps = _steps(location, body)
@@ -136,8 +153,8 @@ def _steps(location: Sequence[int | str], body: Any) -> list[int | str]:
     return steps
 
 
-def install(app: FastAPI) -> None:
-    """Every error that a route raises leaves in this form."""
+def install(app: FastAPI, paths: Collection[str]) -> None:
+    """Every error that a route raises leaves in this form; of `paths` clients are told that ask for another."""
 
     def noted(request: Request, refusal: ApiError) -> Response:
         facts_of(request.scope)["error"] = str(refusal)
@@ -152,11 +169,7 @@ def install(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code == 400:  # what FastAPI says where Python's JSON reader gives up
-            said = "the body cannot be read: it is nested too deep, or holds a number that is too long"
-            return noted(request, ApiError(400, said, code="invalid_json"))
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-        return noted(request, ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
+        return noted(request, of_http(error, request, paths))
 
     app.add_exception_handler(ApiError, ours)
     app.add_exception_handler(OutpaceError, ours)

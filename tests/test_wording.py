@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from outpace.wording import count_of
+
+PACKAGE = Path(__file__).parent.parent / "src" / "outpace"
+COUNTED = re.compile(
+    r"^ (?:KV |prompt |assistant |more )?(?:tokens|rows|threads|cores|answers|prompts|records|requests)\b"
+)
+"""What there is often one of, and follows its number."""
+
+
+def test_one_is_no_plural() -> None:
+    told = [count_of(number, "KV page") for number in (0, 1, 2, 1113)]
+    assert told == ["0 KV pages", "1 KV page", "2 KV pages", "1,113 KV pages"]
+
+
+def test_what_there_may_be_one_of_is_counted_by_it() -> None:
+    """`{len(tokens)} tokens` says "1 tokens". Limits (constants), decimals and "1 of 2 rows" may stand as they are."""
+    wrong = []
+    for path in PACKAGE.rglob("*.py"):
+        for text in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(text, ast.JoinedStr):
+                for value, following in zip(text.values, text.values[1:], strict=False):
+                    if not isinstance(value, ast.FormattedValue) or not isinstance(following, ast.Constant):
+                        continue
+                    if COUNTED.match(str(following.value)) and ast.unparse(value.value).startswith("len("):
+                        wrong.append(f"{path.name}:{value.lineno}: {ast.unparse(value.value)}{following.value!r:.40}")
+    assert not wrong, wrong
