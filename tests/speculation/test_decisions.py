@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import pytest
 
 from outpace.speculation.acceptance import Acceptance, batch_tokens
 from outpace.speculation.apart import ApartControl
-from outpace.speculation.control import AutomaticControl, CycleSeen
+from outpace.speculation.control import AutomaticControl, CycleSeen, Decision
 from outpace.speculation.cost import CostTable
 
 
@@ -166,3 +167,39 @@ def test_each_kind_pays_for_its_own_catch_ups_and_says_whether_its_prompts_are_m
         control.pay(1, 0, 12.0)
     assert control.choose([masked]).k == 0 and not control.fills_drafter()
     assert control.choose([free]).k == 4 and control.fills_drafter()
+
+
+def says(decision: Decision) -> tuple[int, float, float]:
+    """The k that a reason speaks of and its two figures."""
+    found = re.search(r"k (\d+) would emit ([\d.]+) tokens a cycle and breaks even at ([\d.]+)", decision.why)
+    assert found is not None
+    return int(found[1]), float(found[2]), float(found[3])
+
+
+@pytest.mark.parametrize(
+    ("pays", "kinds"),
+    [
+        (True, {"", "it has lost more than it may, though "}),
+        (False, {"", "probing: "}),
+    ],
+)
+def test_what_was_weighed_is_what_the_reason_says_whatever_was_decided(pays: bool, kinds: set[str]) -> None:
+    """Drafting is believed to pay, or not to, and every cycle brings one token: the figures are always of one k."""
+    control, rows, found = drafting_pays() if pays else drafting_is_useless(1.2), [Row()], set()
+    for _ in range(300):
+        decision = control.choose(rows)
+        assert decision.weighed is not None
+        weighed = decision.weighed
+        assert says(decision) == pytest.approx((weighed.k, weighed.accept_length, weighed.break_even), abs=0.0051)
+        found.add(decision.why[: decision.why.index(f"k {weighed.k} would")])
+        control.observe(seen(decision.k, 1, 1.0 + decision.k / 8))
+    assert found >= kinds
+
+
+def test_what_was_weighed_under_grammars_is_told_with_their_decision() -> None:
+    control, masked = ApartControl(table((0, 1.0), (4, 1.5))), Row(masked=True)
+    control.choose([Row()])
+    decision = control.choose([masked])
+    told = control.describe()
+    assert decision.weighed is not None
+    assert (told["why"], told["weighed"]) == (decision.why, decision.weighed.as_dict())

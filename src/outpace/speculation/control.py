@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from outpace.speculation.acceptance import Acceptance, batch_tokens
 from outpace.speculation.cost import CostTable
-from outpace.speculation.prospect import Prospect
+from outpace.speculation.prospect import Prospect, Weighed
 
 BUDGET = 0.015
 """Part of the time that may be lost to speculation that does not pay."""
@@ -64,6 +64,8 @@ class Decision:
 
     k: int
     why: str
+    weighed: Weighed | None = None
+    """The k that `why` speaks of; None where nothing was weighed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,15 +207,15 @@ class AutomaticControl:
         self._pays = best > 0 and self._credit >= 0.0
         is_new = 0 in loose and self._waits(ahead.num_rows)
         if best and (is_new or (speed[best] < CLEAR * speed[0] and self._checks(ahead.num_rows))):
-            return Decision(0, f"checking what a plain step takes: {ahead.reason(best)}")
+            return _decided(0, "checking what a plain step takes: ", ahead, best)
         if self._probing and drafts:
-            return Decision(best or drafts, f"probing: {ahead.reason(drafts)}")
+            return _decided(best or drafts, "probing: ", ahead, best or drafts)
         if best == 0 and drafts and self._may_probe(ahead.loss(drafts)):
             self._probing = PROBE_CYCLES
-            return Decision(drafts, f"probing: {ahead.reason(drafts)}")
+            return _decided(drafts, "probing: ", ahead, drafts)
         if best and self._credit < 0.0:
-            return Decision(0, f"it has lost more than it may, though {ahead.reason(best)}")
-        return Decision(best, ahead.reason(best or drafts))
+            return _decided(0, "it has lost more than it may, though ", ahead, best)
+        return _decided(best, "", ahead, best or drafts)
 
     def _may_probe(self, loss: float) -> bool:
         return self._num_plain >= PROBE_EVERY and self._credit >= loss * PROBE_CYCLES + self._catch_up
@@ -274,9 +276,15 @@ class AutomaticControl:
             "kind": "auto",
             "k": self.decision.k,
             "why": self.decision.why,
+            "weighed": None if self.decision.weighed is None else self.decision.weighed.as_dict(),
             "switches": self.num_switches,
             "acceptance": [round(rate, 4) for rate in self._overall_rates()],
             "calibration": self.calibration,
             "experts": None if self.costs.experts is None else self.costs.experts.describe(),
             "costs": self.costs.as_dict(),
         }
+
+
+def _decided(k: int, words: str, ahead: Prospect, about: int) -> Decision:
+    """A decision for `k` whose reason is what another k, or the same, would bring."""
+    return Decision(k, words + ahead.reason(about), ahead.weighed(about))

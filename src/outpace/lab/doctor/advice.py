@@ -12,7 +12,7 @@ from outpace.config import MAX_K
 from outpace.lab.breakeven.balance import Balance
 from outpace.lab.breakeven.best_k import accept_lengths, even_acceptance
 from outpace.lab.doctor.case import Case, Measures
-from outpace.lab.doctor.finding import Advice, Confidence
+from outpace.lab.doctor.finding import Advice, Confidence, Figure
 
 NEAR_LIMIT = 1.15
 """Plain steps that a verify may cost before bringing it to its limit is worth a word."""
@@ -46,7 +46,7 @@ def advices(case: Case, m: Measures) -> list[Advice]:
     """Fastest first; empty where plain decoding or the speed itself was not measured."""
     if not case.subject.speculative or m.speed is None or m.plain is None:
         return []
-    found = [_off(m.speed.value, m.plain.value)]
+    found = [_off(m.speed.value, m.plain)] if not (m.plain.estimated and m.contradicted) else []
     balance = m.balance
     if balance is not None and m.phases_ms is not None and m.cycle_ms is not None:
         cycle = _cycle(balance, m.speed.value, m.plain.value, m.running)
@@ -71,14 +71,15 @@ def _advice(action: str, tok_s: float, cycle: _Cycle, arithmetic: str, confidenc
     )
 
 
-def _off(now: float, plain: float) -> Advice:
+def _off(now: float, plain: Figure) -> Advice:
+    how = "is estimated from the cost table" if plain.estimated else "was measured"
     return Advice(
         action="turn speculation off",
-        tok_s=plain,
-        over_now=plain / now,
+        tok_s=plain.value,
+        over_now=plain.value / now,
         over_plain=1.0,
-        arithmetic=f"plain decoding was measured at {plain:.1f} tok/s",
-        confidence="high",
+        arithmetic=f"plain decoding {how} at {plain.value:.1f} tok/s",
+        confidence="low" if plain.estimated else "high",
     )
 
 

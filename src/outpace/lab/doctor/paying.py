@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outpace.lab.doctor.case import Case, Measures, cites, window_figure
+from outpace.lab.doctor.costs import contradiction
 from outpace.lab.doctor.finding import Confidence, Figure, Finding, Kind
 
 LOW_FIRST = 0.4
@@ -42,7 +43,9 @@ def paying(case: Case, m: Measures) -> Finding:
         return Finding(
             question=question,
             answer="not used",
-            text="Nothing in the log speculates: no setting asks for it and no window prints an accept length.",
+            text="No cycle drafted while it was seen."
+            if case.subject.setup
+            else "Nothing in the log speculates: no setting asks for it and no window prints an accept length.",
             confidence="high",
             evidence=cites(case.subject.windows[-1].cite),
         )
@@ -52,17 +55,21 @@ def paying(case: Case, m: Measures) -> Finding:
             question=question,
             answer="unknown",
             text=f"It cannot be said: {missing} at this batch.",
-            confidence="high",
+            confidence="low",
             evidence=cites(m.speed, m.plain),
         )
     ratio = m.speed.value / m.plain.value
     text = f"{describe(m.speed)} against {describe(m.plain)} plain: {in_words(ratio)}."
     text += _also(case, m) + _of_whom(case)
+    answer = f"estimated: {in_words(ratio)}" if m.plain.estimated else in_words(ratio)
+    if m.contradicted:
+        text += f" {contradiction(m)}"
+        answer = "unknown" if m.plain.estimated else answer
     return Finding(
         question=question,
-        answer=in_words(ratio),
+        answer=answer,
         text=text,
-        confidence=_confidence(m.speed, m.plain),
+        confidence="low" if m.contradicted or m.plain.estimated else _confidence(m.speed, m.plain),
         evidence=cites(m.speed, m.plain),
         numbers={"ratio": ratio, "tok_s": m.speed, "plain_tok_s": m.plain},
     )
@@ -77,6 +84,8 @@ def in_words(ratio: float) -> str:
 
 def describe(figure: Figure) -> str:
     """A speed with its range and where it is from."""
+    if figure.estimated:
+        return f"about {figure.value:.1f} tok/s (estimated from the cost table of its control)"
     spread = f", {figure.low:.1f} … {figure.high:.1f} over {figure.count}" if figure.count > 1 else ""
     return f"{figure.value:.1f} tok/s ({SEEN[figure.kind]}{spread})"
 
