@@ -6,6 +6,7 @@ later: nothing in a plan depends on tokens that the device may still be choosing
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -167,3 +168,18 @@ class Outcome:
     """By place in the plan, of the rows that want them: of the prompt tokens behind each token of its chunk."""
     touched: int | None = None
     """Experts that a cycle touched, over all layers of a mixture."""
+
+
+def accept_length(cycles: int, emitted: int, drafted_at: Sequence[int]) -> float | None:
+    """Tokens of a cycle that drafted, the bonus token included; None where none did.
+
+    A plain step among the cycles emits one token, and says nothing of drafts: it is left out.
+
+    Args:
+        cycles: all of them.
+        emitted: tokens out of them.
+        drafted_at: how many made a first draft, a second, …
+    """
+    drafting = sum(drafted_at[:1])
+    # Tokens behind a stop string may be cut off cycles that stay counted.
+    return max(1.0, (emitted - (cycles - drafting)) / drafting) if drafting else None

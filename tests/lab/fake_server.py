@@ -153,6 +153,7 @@ class FakeServer(httpx2.AsyncBaseTransport):
             usage["speculation"] = {
                 "accept_length": round((sent - 1) / cycles, 4),
                 "cycles": cycles,
+                "emitted": sent - 1,
                 "drafted": cycles * self.k,
                 "accepted": sent - 1 - cycles,
                 "drafted_at": [cycles] * self.k,

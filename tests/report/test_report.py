@@ -93,8 +93,8 @@ def test_every_kind_is_told_by_its_fields(tmp_path: Path) -> None:
         ("{}\nno JSON", "cannot read"),
         ("[1]", "holds no result"),
         ('{"schema": 1}', "holds no result"),
-        ('{"figures": 1, "server": 2, "schema": 7}', "has schema 7; this version reads 1"),
-        ('{"figures": 1, "server": 2, "schema": 1}', "is a broken result"),
+        ('{"figures": 1, "server": 2, "schema": 7}', "has schema 7; this version reads 2"),
+        ('{"figures": 1, "server": 2, "schema": 2}', "is a broken result"),
         ('{"verdict": 1, "findings": []}', "is a broken result"),
         ('{"speeds": [], "heat": [{"down": "", "across": "", "rows": ["1"], "columns": ["1"], "ratio": [[1, 2]], '
          '"notes": [], "here": null}]}', "rows of other lengths"),

@@ -63,7 +63,7 @@ def test_speculation_changes_nothing_but_its_figures(server: Server) -> None:
     ]
     assert len({answer.choices[0].text for answer in answers}) == 1
     off, auto, one = (answer.usage.model_extra["speculation"] for answer in answers)
-    assert off["drafted"] == 0 and off["accept_length"] == 1.0
+    assert off["drafted"] == 0 and off["accept_length"] is None, "no cycle drafted"
     assert auto["drafted"] > one["drafted"] > 0
     assert auto["accept_length"] >= 1.0
 

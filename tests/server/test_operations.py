@@ -202,7 +202,7 @@ def test_large_bodies_are_refused(narrow: Server) -> None:
 
 
 def test_a_line_about_speed_comes_while_something_runs(narrow: Server) -> None:
-    keys = {"tok_s", "accept_length", "running", "waiting", "k", "why", "break_even", "pages", "graph_hit_rate"}
+    keys = {"tok_s", "accept_length", "running", "waiting", "k", "why", "weighed", "pages", "graph_hit_rate"}
     num_before = len([line for line in narrow.log if line["event"] == "speed"])
     narrow.post("/v1/completions", MIDDLE_BODY)
 

@@ -230,7 +230,7 @@ def test_usage_says_what_speculation_came_to(real: Server) -> None:
     told = real.client().completions.create(model="tiny", prompt="1, 2, 3, 4,", max_tokens=40, temperature=0)
     speculation = told.usage.model_extra["speculation"]
     assert speculation["accept_length"] > 1.5
-    assert speculation["cycles"] * speculation["accept_length"] == pytest.approx(39, abs=0.01)
+    assert speculation["emitted"] == 39
     assert speculation["drafted"] >= speculation["accepted"] > 0
 
 

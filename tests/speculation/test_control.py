@@ -57,6 +57,8 @@ class Machine:
     table_error: float = 0.03
     seed: int = 0
     measured: tuple[int, ...] = (1, 16, 64)
+    slow: Callable[[int, int], float] = lambda k, cycle: 1.0
+    """(k, cycle) → how many times as long it takes as it should."""
     clock: float = 0.0
     ks: list[int] = field(default_factory=list)
 
@@ -80,10 +82,10 @@ class Machine:
         self.ks.append(k)
         total = sum(row.num_cached for row in rows)
         if k and any(row.lags for row in rows):
-            spent = CATCH_UP * truth(self.num_rows, 0, total)
+            spent = CATCH_UP * truth(self.num_rows, 0, total) * self.slow(0, len(self.ks))
             self.clock += spent
             self.control.pay(self.num_rows, total, spent)
-        seconds = truth(self.num_rows, k, total) * self.random.uniform(0.97, 1.03)
+        seconds = truth(self.num_rows, k, total) * self.slow(k, len(self.ks)) * self.random.uniform(0.97, 1.03)
         self.clock += seconds
         num_emitted = 0
         for index, row in enumerate(rows):
@@ -248,9 +250,9 @@ def test_costs_follow_what_is_seen_and_one_outlier_moves_nothing() -> None:
     costs.set(8, 0, [(0, 0.001)])
     costs.set(8, 4, [(0, 0.010), (1000, 0.020)])
     assert costs.seconds(5, 4, 500) == pytest.approx(0.015)
-    assert costs.observe(5, 4, 500, 0.3)
+    assert costs.observe(5, 4, 500, 0.3) == "disturbed"
     assert costs.seconds(5, 4, 500) == pytest.approx(0.015)
-    assert not costs.observe(5, 4, 500, 0.015)
+    assert costs.observe(5, 4, 500, 0.015) == "usual"
     for _ in range(200):
         costs.observe(5, 4, 500, 0.018)
     assert costs.seconds(5, 4, 500) == pytest.approx(0.018, rel=0.01)

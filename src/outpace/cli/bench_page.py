@@ -111,7 +111,7 @@ def _acceptance(record: BenchRecord) -> list[str]:
     page = [_told(each) for each in record.acceptance]
     if record.implied_cycle_s is not None:
         page.append(
-            f"  accept length ÷ decode tok/s: a cycle takes {1e3 * record.implied_cycle_s:.2f} ms, every gap included"
+            f"  tokens a cycle ÷ decode tok/s: a cycle takes {1e3 * record.implied_cycle_s:.2f} ms, every gap included"
         )
     return page
 

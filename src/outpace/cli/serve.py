@@ -41,8 +41,9 @@ file, those of --api-key-file and those of OUTPACE_API_KEY.
 Tools are offered to models whose chat template knows them; see --tool-parser. What a model writes as a call is told as
 one, also while it is written.
 
-Every answer's usage says what speculation came to in it: accept_length, cycles, drafted and accepted, also by place in
-a cycle. A request may set "speculation": "off", "auto" or {"max_k": 3}; its text stays the same.
+Every answer's usage says what speculation came to in it: accept_length (of the cycles that
+drafted), cycles, emitted, drafted and accepted, also by place in a cycle. A request may set "speculation": "off",
+"auto" or {"max_k": 3}; its text stays the same.
 
 examples:
   outpace serve smollm2

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from outpace.engine.sequence import Counts, FinishReason
-from outpace.types import TokenLogprobs
+from outpace.types import TokenLogprobs, accept_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,8 @@ class RequestStats:
 
     @property
     def accept_length(self) -> float:
-        """Tokens per cycle, bonus token included; 1 is plain decoding. 0 if no cycle ran."""
-        return self.emitted / self.cycles if self.cycles else 0.0
+        """Tokens per cycle that drafted, bonus token included. 1, a plain step's, if none did; 0 if no cycle ran."""
+        return accept_length(self.cycles, self.emitted, self.drafted_at) or float(self.cycles > 0)
 
     @property
     def drafted(self) -> int:

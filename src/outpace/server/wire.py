@@ -133,10 +133,8 @@ class State(_Message, frozen=True, kw_only=True):
     k: int
     """Of the last decision."""
     why: str
-    break_even: float | None
-    """Accept length above which drafting pays, for the batch of now; None if no costs were measured."""
-    break_even_k: int | None
-    """Of which k: the one decided last, or the longest while it decodes plainly."""
+    weighed: dict[str, Any] | None
+    """The k that `why` speaks of, what it would bring and where it breaks even; None where nothing was weighed."""
     control: dict[str, Any]
     graphs: dict[str, Any]
     """What of the cycles is a graph, or why nothing is."""

@@ -61,5 +61,5 @@ class ApartControl(AutomaticControl):
         if self.masked is not None:
             described["under_grammars"] = self.masked.describe()
             if self._masked_last:
-                described |= {"k": self.masked.decision.k, "why": self.masked.decision.why}
+                described |= {name: described["under_grammars"][name] for name in ("k", "why", "weighed")}
         return described

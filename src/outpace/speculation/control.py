@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from outpace.speculation.acceptance import Acceptance, batch_tokens
 from outpace.speculation.cost import CostTable
-from outpace.speculation.prospect import Prospect
+from outpace.speculation.plain_checks import PlainChecks
+from outpace.speculation.prospect import Prospect, Weighed
 
 BUDGET = 0.015
 """Part of the time that may be lost to speculation that does not pay."""
@@ -25,6 +26,11 @@ FIRST_CREDIT = 4.0
 MOST_CREDIT = 24.0
 """What may be saved up, in plain steps."""
 PROBE_CYCLES = 6
+PROBE_LOSS = 6.0
+"""What a probe is thought to lose at most beside its catch-up, in plain steps; one that comes to owe ends early.
+So even what looks very dear is tried again: it may have been measured while the machine was busy."""
+MOST_OPEN = 16
+"""Cycles whose charge waits for a plain step."""
 PROBE_EVERY = 100
 """Plain steps between probes at least: acceptance does not change from one token to the next."""
 CATCH_UP = 2.5
@@ -37,9 +43,6 @@ CLEAR = 1.25
 """An advantage over plain decoding that no error of the table explains; a smaller one is checked by plain steps."""
 HOPE = 1.1
 """What a k whose cost is taken from other batches may look better than it is: so it is tried, and then known."""
-CHECK_STEPS = 4
-CHECK_EVERY = 400
-"""Cycles of a bucket after which what is known of its plain step is old."""
 REQUEST_HALF_LIFE = 24.0
 OVERALL_HALF_LIFE = 256.0
 
@@ -64,6 +67,8 @@ class Decision:
 
     k: int
     why: str
+    weighed: Weighed | None = None
+    """The k that `why` speaks of; None where nothing was weighed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +171,9 @@ class AutomaticControl:
         self._num_plain = 0
         """Plain steps in a row."""
         self._catch_up = CATCH_UP
-        self._age: dict[int, int] = {}
-        self._num_waited: dict[int, int] = {}
-        """By bucket, how often its first plain step was asked for."""
+        self._plain_checks = PlainChecks()
+        self._open: list[CycleSeen] = []
+        """Cycles that took longer than expected, and are charged when it is known whether plain steps do, too."""
         self._unseen = Acceptance(max(costs.ks), REQUEST_HALF_LIFE)
 
     def start(self) -> Acceptance:
@@ -202,33 +207,24 @@ class AutomaticControl:
         if kept in speed and speed[best] < speed[kept] * (1.0 + MARGIN):
             best = kept
         drafts = max((k for k in speed if k), key=speed.__getitem__, default=0)
-        self._pays = best > 0 and self._credit >= 0.0
-        is_new = 0 in loose and self._waits(ahead.num_rows)
-        if best and (is_new or (speed[best] < CLEAR * speed[0] and self._checks(ahead.num_rows))):
-            return Decision(0, f"checking what a plain step takes: {ahead.reason(best)}")
+        may = self._credit >= (0.0 if self._num_plain else -2.0 * self._catch_up)  # it has to earn what resuming took
+        self._pays = best > 0 and may
+        bucket, clear = self.costs.bucket(ahead.num_rows), speed[best] >= CLEAR * speed[0]
+        is_new = 0 in loose and self._plain_checks.waits(bucket)
+        if best and (is_new or self._plain_checks.due(bucket, clear=clear)):
+            return _decided(0, "checking what a plain step takes: ", ahead, best)
         if self._probing and drafts:
-            return Decision(best or drafts, f"probing: {ahead.reason(drafts)}")
+            return _decided(best or drafts, "probing: ", ahead, best or drafts)
         if best == 0 and drafts and self._may_probe(ahead.loss(drafts)):
             self._probing = PROBE_CYCLES
-            return Decision(drafts, f"probing: {ahead.reason(drafts)}")
-        if best and self._credit < 0.0:
-            return Decision(0, f"it has lost more than it may, though {ahead.reason(best)}")
-        return Decision(best, ahead.reason(best or drafts))
+            return _decided(drafts, "probing: ", ahead, drafts)
+        if best and not may:
+            return _decided(0, "it has lost more than it may, though ", ahead, best)
+        return _decided(best, "", ahead, best or drafts)
 
     def _may_probe(self, loss: float) -> bool:
-        return self._num_plain >= PROBE_EVERY and self._credit >= loss * PROBE_CYCLES + self._catch_up
-
-    def _waits(self, num_rows: int) -> bool:
-        """Whether to go on waiting for a first plain step of a bucket that was not measured."""
-        bucket = self.costs.bucket(num_rows)
-        self._num_waited[bucket] = self._num_waited.get(bucket, 0) + 1
-        return self._num_waited[bucket] <= CHECK_STEPS
-
-    def _checks(self, num_rows: int) -> bool:
-        """Whether the plain step of a bucket is to be measured once more; a check is a few steps in a row."""
-        bucket = self.costs.bucket(num_rows)
-        age = self._age.get(bucket, CHECK_EVERY)
-        return age >= CHECK_EVERY or -CHECK_STEPS < age < 0
+        needed = min(loss * PROBE_CYCLES, PROBE_LOSS) + self._catch_up
+        return self._num_plain >= PROBE_EVERY and self._credit >= needed
 
     def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
         self._fresh.append((num_drafts, num_accepted))
@@ -241,28 +237,30 @@ class AutomaticControl:
         return self.overall.rates()
 
     def observe(self, seen: CycleSeen) -> None:
-        disturbed = self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds, seen.touched)
+        observed = self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds, seen.touched)
+        shifted = observed == "shifted"
+        strange = shifted or (seen.k > 0 and self.costs.contradicts(seen.num_rows, seen.k, seen.context))
+        self._plain_checks.seen(self.costs.bucket(seen.num_rows), seen.k, shifted=strange)
         if seen.k:
             self._probing = max(0, self._probing - 1)
-        if disturbed:
-            return  # a paused machine or a compilation is nobody's loss
-        plain = self.costs.seconds(seen.num_rows, 0, seen.context)
-        if seen.k == 0:
-            self._num_plain += 1
-            self._credit += BUDGET * seen.seconds / plain
-        else:
             self._num_plain = 0
-            self._credit += seen.num_emitted / seen.num_rows - seen.seconds / plain
-        self._credit = max(-MOST_CREDIT, min(self._credit, MOST_CREDIT))
-        self._grow_older(self.costs.bucket(seen.num_rows), seen.k)
+        elif observed != "disturbed":
+            self._num_plain += 1
+        if observed == "disturbed":
+            return  # a paused machine or a compilation is nobody's loss
+        self._open.append(seen)
+        if observed == "usual" or (shifted and not seen.k) or len(self._open) >= MOST_OPEN:
+            self._settle()
 
-    def _grow_older(self, bucket: int, k: int) -> None:
-        """`_age` counts cycles since the last check, and -1, -2, … through the steps of one."""
-        age = self._age.get(bucket, CHECK_EVERY)
-        if k:
-            self._age[bucket] = max(0, age) + 1
-        elif age >= CHECK_EVERY or age < 0:
-            self._age[bucket] = max(-CHECK_STEPS, age - 1) if age < 0 else -1
+    def _settle(self) -> None:
+        """Charges cycles against what a plain step is known to take by now."""
+        for seen in self._open:
+            steps = seen.seconds / self.costs.seconds(seen.num_rows, 0, seen.context)
+            self._credit += seen.num_emitted / seen.num_rows - steps if seen.k else BUDGET * steps
+            self._credit = max(-MOST_CREDIT, min(self._credit, MOST_CREDIT))
+            if seen.k and self._credit < 0.0:
+                self._probing = 0
+        self._open = []
 
     def pay(self, num_rows: int, context: int, seconds: float) -> None:
         steps = min(seconds / self.costs.seconds(num_rows, 0, context), MOST_CATCH_UP)
@@ -274,9 +272,15 @@ class AutomaticControl:
             "kind": "auto",
             "k": self.decision.k,
             "why": self.decision.why,
+            "weighed": None if self.decision.weighed is None else self.decision.weighed.as_dict(),
             "switches": self.num_switches,
             "acceptance": [round(rate, 4) for rate in self._overall_rates()],
             "calibration": self.calibration,
             "experts": None if self.costs.experts is None else self.costs.experts.describe(),
             "costs": self.costs.as_dict(),
         }
+
+
+def _decided(k: int, words: str, ahead: Prospect, about: int) -> Decision:
+    """A decision for `k` whose reason is what another k, or the same, would bring."""
+    return Decision(k, words + ahead.reason(about), ahead.weighed(about))

@@ -12,21 +12,34 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import linear_regression
+from math import log
+from statistics import linear_regression, median
 from typing import Any, Literal
 
 from outpace.speculation.experts import Experts
 
 FOLLOWING = 0.05
 """How far an observation moves an entry; the first ones move it more, to their mean."""
+OFF = 1.25
+"""An observation this many times off, to either side, is more than noise if others follow."""
+NOISY = 2.0
+"""Where observations vary much anyway, one is off from so many times their usual deviation on."""
+SHIFTED = 4
+"""So many of them in a row say that the machine has changed: an entry takes their median, and its past is forgotten."""
 OUTLIER = 4.0
 """An observation this many times off is a disturbance (a compilation, a paused machine), and moves nothing."""
 LEAST_LEFT = 0.2
 """Of a base, whatever fewer experts are expected to save."""
 CERTAIN = 3
-"""So many of them in a row are the truth."""
+"""So many outliers in a row are the truth."""
+STALE = 600
+"""Cycles of a bucket after which what was seen of another k is old: the machine may have been busy then."""
+
+Observed = Literal["usual", "off", "shifted", "disturbed"]
+"""What an observation was: near what was expected; far from it, cause unknown; the last of several such, which are now
+believed; or so far that it is nobody's."""
 
 
 @dataclass(slots=True)
@@ -35,9 +48,15 @@ class _Entry:
     slope: float
     source: Literal["measured", "seen", "interpolated", "borrowed"]
     scale: float = 1.0
+    known: float = 1.0
+    """The scale before the first few observations, which move it far."""
     num_seen: int = 0
-    num_outliers: int = 0
-    """In a row."""
+    off: list[float] = field(default_factory=list)
+    """Scales that the last observations asked for, while all were off to the same side."""
+    spread: float = 0.0
+    """How far observations are off usually, as a logarithm."""
+    num_unseen: int = 0
+    """Cycles of its bucket since it was seen."""
     loose: bool = False
     """Taken from other buckets, and not seen yet."""
     experts: float | None = None
@@ -46,6 +65,28 @@ class _Entry:
     def seconds(self, context: int, moved: float = 0.0) -> float:
         """`moved`: seconds that other experts take than those it was measured with."""
         return self.scale * (max(self.base + moved, LEAST_LEFT * self.base) + self.slope * context)
+
+    def follow(self, ratio: float) -> Observed:
+        """Takes an observation that is so many times what was expected."""
+        known = self.scale if self.num_seen >= SHIFTED else self.known
+        far = abs(log(self.scale * ratio / known))
+        is_off = far > max(log(OFF), NOISY * self.spread)
+        if not is_off or (self.off and (self.off[-1] > known) != (self.scale * ratio > known)):
+            self.off.clear()
+        if is_off:
+            self.off.append(self.scale * ratio)
+        self.spread += FOLLOWING * (min(far, log(OUTLIER)) - self.spread)
+        is_outlier = not 1.0 / OUTLIER < ratio < OUTLIER
+        if len(self.off) >= (CERTAIN if is_outlier else SHIFTED):
+            self.scale, self.num_seen = median(self.off), 0
+            self.known = self.scale
+            self.off.clear()
+            return "shifted"
+        if is_outlier:
+            return "disturbed"
+        self.num_seen += 1
+        self.scale *= 1.0 + max(FOLLOWING, 1.0 / (self.num_seen + 1)) * (ratio - 1.0)
+        return "off" if self.off else "usual"
 
 
 class CostTable:
@@ -95,6 +136,11 @@ class CostTable:
         row = self._row(num_rows)
         return max(self._seconds(row, num_rows, 0, context), self._seconds(row, num_rows, k, context))
 
+    def contradicts(self, num_rows: int, k: int, context: int) -> bool:
+        """Whether a cycle with drafts, as seen, takes clearly less than the plain step that is part of it, as known."""
+        row = self._row(num_rows)
+        return OFF * self._seconds(row, num_rows, k, context) < self._seconds(row, num_rows, 0, context)
+
     def by_k(self, num_rows: int, context: int) -> dict[int, float]:
         """`seconds` of every k."""
         row = self._row(num_rows)
@@ -111,8 +157,8 @@ class CostTable:
             return 0.0
         return self.experts.seconds_each * (touched - entry.experts)
 
-    def observe(self, num_rows: int, k: int, context: int, seconds: float, touched: int | None = None) -> bool:
-        """Corrects an entry by a cycle that ran; says whether it was left out as a disturbance.
+    def observe(self, num_rows: int, k: int, context: int, seconds: float, touched: int | None = None) -> Observed:
+        """Corrects an entry by a cycle that ran.
 
         Args:
             num_rows, k, context: as `seconds`'.
@@ -127,16 +173,25 @@ class CostTable:
         ratio = seconds / entry.seconds(context, moved)
         if entry.loose:
             self._tighten(row, k, ratio, seconds - entry.slope * context - moved)
-            return False
-        if 1.0 / OUTLIER < ratio < OUTLIER:
-            entry.num_outliers = 0
-            entry.num_seen += 1
-            entry.scale *= 1.0 + max(FOLLOWING, 1.0 / (entry.num_seen + 1)) * (ratio - 1.0)
-            return False
-        entry.num_outliers += 1
-        if entry.num_outliers >= CERTAIN:
-            entry.scale, entry.num_outliers, entry.num_seen = entry.scale * ratio, 0, 0
-        return True
+            return "usual"
+        observed = entry.follow(ratio)
+        self._grow_older(row, entry)
+        return observed
+
+    def _grow_older(self, row: dict[int, _Entry], seen: _Entry) -> None:
+        """Drafts that looked dear long ago are given the proportions that they were measured with, and so are tried.
+
+        Held against the k that was seen last; what a plain step takes is control's to check.
+        """
+        for entry in row.values():
+            entry.num_unseen += 1
+        seen.num_unseen = 0
+        drafts = [entry for k, entry in row.items() if k and not entry.loose]
+        last = min(drafts, key=lambda entry: entry.num_unseen, default=seen)
+        for entry in drafts:
+            if entry.num_unseen >= STALE:
+                entry.scale, entry.num_seen, entry.num_unseen = min(entry.scale, last.scale), 0, 0
+                entry.known = entry.scale
 
     def _tighten(self, row: dict[int, _Entry], k: int, ratio: float, base: float) -> None:
         """A loose entry takes its first observation whole, and those of its bucket that are loose follow.

@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from outpace.wording import count_of
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What one k would bring and what it would have to: above its break-even it pays."""
+
+    k: int
+    accept_length: float
+    """Tokens a cycle and row, as expected from the drafts seen so far; rows that do not draft are among them."""
+    break_even: float
+    """Its cycle time ÷ plain step time, at the batch and the context that were decided on."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "k": self.k,
+            "accept_length": round(self.accept_length, 4),
+            "break_even": round(self.break_even, 4),
+        }
+
+    def __str__(self) -> str:
+        return f"k {self.k} would emit {self.accept_length:.2f} tokens a cycle and breaks even at {self.break_even:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +48,11 @@ class Prospect:
         """Of one cycle against plain decoding of the same tokens, in plain steps."""
         return max(0.25, self.seconds[k] / self.seconds[0] - self.tokens[k] / self.num_rows)
 
+    def weighed(self, k: int) -> Weighed:
+        """What speaks for or against a k."""
+        return Weighed(k, self.tokens[k] / self.num_rows, self.seconds[k] / self.seconds[0])
+
     def reason(self, k: int) -> str:
-        """What speaks for or against a k, in words."""
-        even, tokens = self.seconds[k] / self.seconds[0], self.tokens[k] / self.num_rows
-        return (
-            f"k {k} would emit {tokens:.2f} tokens a cycle and breaks even at {even:.2f} "
-            f"({count_of(self.num_rows, 'row')}, {count_of(self.context // self.num_rows, 'token')} each)"
-        )
+        """The same in words."""
+        rows, tokens = count_of(self.num_rows, "row"), count_of(self.context // self.num_rows, "token")
+        return f"{self.weighed(k)} ({rows}, {tokens} each)"

@@ -104,13 +104,19 @@ def test_the_doctor_reads_its_settings_and_positions(server: Server, asking: Ask
 
 def test_control_tells_the_doctor_what_it_measured(models: tuple[Path, Path], asking: Asking) -> None:
     with serving(models[0], "--drafter", str(models[1]), *ENGINE) as running:
+        fresh = asyncio.run(watching(running))
         found = doctored(running, asking)
         watched = asyncio.run(watching(running))
     m = measure(choose([found.run], [], None))
     assert m.plain is not None and m.plain.kind == "server" and m.plain.value > 0.0
     decision = next(each for each in found.findings if each.question == "what does control do now")
-    assert decision.numbers["break_even"] and decision.answer.startswith(("k = ", "decodes plainly"))
+    assert decision.numbers["weighed"]["break_even"] >= 1.0 and decision.answer.startswith(("k = ", "decodes plainly"))
+    assert m.plain.estimated and "tokens of context" in m.plain.cite.source
     assert found.run.asked["k"].value == 3, "the setting, not what control chose"
+    set_up = next(each for each in fresh.findings if each.question == "is it set up to speculate")
+    assert set_up.answer == "yes, but it has served nothing" and "up to 3 drafts a cycle" in set_up.text
+    assert "has served nothing" in fresh.run.setup and "has served nothing" not in watched.run.setup
+    assert not any("whether it speculates" in unknown.question for unknown in fresh.not_known)
     assert watched.run.source == running.url and not watched.run.windows, "nobody asks it for anything now"
 
 

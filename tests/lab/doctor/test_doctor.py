@@ -180,8 +180,14 @@ def test_it_pays(clinic: Clinic) -> None:
 
 
 def test_a_cycle_that_is_shorter_than_the_plain_step_in_it_is_doubted(clinic: Clinic) -> None:
-    found = of(clinic.ask(client={"baseline_tok_s": [82.7] * 3, "eagle3_tok_s": [200.0] * 3}), "break-even")
+    """No accept length is below 1, so no break-even is: one that came out so is a contradiction, and is not used."""
+    page = clinic.ask(client={"baseline_tok_s": [82.7] * 5, "eagle3_tok_s": [200.0] * 5})
+    found = of(page, "break-even")
+    assert found.answer == "none: the figures contradict each other"
     assert found.confidence == "low" and "hardly of one machine" in found.text
+    assert of(page, "pay").answer == "2.42× as fast", "the speeds were measured"
+    assert of(page, "pay").confidence == "low" and "hardly of one machine" in of(page, "pay").text
+    assert "break even" not in " ".join(page.verdict) and "hardly of one machine" in page.verdict[1]
     sound = of(clinic.ask(client={"baseline_tok_s": [82.7] * 3, "eagle3_tok_s": [140.0] * 3}), "break-even")
     assert sound.confidence == "high" and "hardly" not in sound.text
 
@@ -352,11 +358,29 @@ def test_several_ranks_are_not_added_up(clinic: Clinic) -> None:
 
 
 @pytest.mark.parametrize(
-    "log", ["", "\n\n", b"\x00\xff\xfe" * 5000, b"\x1f", "nothing of interest\n" * 50, EAGLE[:2000]]
+    ("text", "num_lines"),
+    [
+        ("", 0),
+        ("\n\n", 2),
+        (b"\x00\xff\xfe\n" * 5000, 5000),
+        ("nothing of interest\n" * 50, 50),
+        ("In this README, attention_backend = fa3 is only spoken of.\n" * 3, 3),
+    ],
 )
-def test_what_is_no_log(clinic: Clinic, log: str | bytes) -> None:
+def test_what_is_no_log_is_refused_with_what_was_looked_for(clinic: Clinic, text: str | bytes, num_lines: int) -> None:
+    with pytest.raises(
+        ConfigError, match=f"no log of SGLang or vLLM: none of its {num_lines:,} lines is .*Decode batch"
+    ):
+        clinic.ask(text, client=None, plain=None)
+    with pytest.raises(ConfigError, match=r"plain\.log is no log"):
+        clinic.ask(plain="nothing of interest")
+
+
+@pytest.mark.parametrize("log", [EAGLE[:2000], EAGLE.splitlines()[0], "[2026-02-26 20:32:05 TP0] Decode batch, #run"])
+def test_a_log_without_a_decode_window_still_has_a_page(clinic: Clinic, log: str) -> None:
     found = clinic.ask(log, client=None, plain=None)
     assert len(found.verdict) == 3
+    assert of(found, "pay").confidence == "low"
     assert of(found, "pay").answer == "unknown"
     assert found.unknown
     assert json.dumps(found.as_dict())

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import httpx2
 import pytest
 
+from lab import virtual
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
 from outpace.cli.doctor import kind_of
@@ -46,8 +47,8 @@ class Ours(Working):
         "settings": {"engine": {"k": 4}, "graphs": {"why_none": "cycles run as they come on a CPU"}},
         "now": {
             "k": 3,
-            "why": "most tokens a second",
-            "break_even": 1.62,
+            "why": "k 3 would emit 2.40 tokens a cycle and breaks even at 1.62 (2 rows, 100 tokens each)",
+            "weighed": {"k": 3, "accept_length": 2.4, "break_even": 1.62},
             "control": {"costs": [{"bucket": 1, "k": 0, "base_ms": 10.0}, {"bucket": 4, "k": 0, "base_ms": 20.0}]},
         },
     }
@@ -144,25 +145,142 @@ def test_a_server_without_metrics() -> None:
     assert page.verdict
 
 
-def test_asked_it_is_judged_by_its_answers(tmp_path: Path) -> None:
-    asks = tmp_path / "asks.jsonl"
+def asked(fake: FakeServer, folder: Path) -> Seen:
+    """Its answers to eight prompts, on a clock of their own."""
+    asks = folder / "asks.jsonl"
     asks.write_text("".join(json.dumps(f"What is {n}?") + "\n" for n in range(9)))
-    fake = FakeServer(engine="vllm", tokens=61, cycle_s=0.01, ttft_s=0.01)
 
-    async def run() -> Seen:
+    async def whole() -> Seen:
         endpoint = Endpoint(URL, transport=fake)
         try:
             return await ask(endpoint, Asking(workload=(str(asks),)), 8, dict)
         finally:
             await endpoint.close()
 
-    found = asyncio.run(run())
+    return virtual.run(whole())
+
+
+def test_asked_it_is_judged_by_its_answers(tmp_path: Path) -> None:
+    fake = FakeServer(engine="vllm", tokens=61, cycle_s=0.01, ttft_s=0.01)
+    found = asked(fake, tmp_path)
     m = measure(choose([found.run], [], None))
     assert m.speed is not None and m.speed.count == 8
     truth = 60 * 8 / sum(last - first for first, last in fake.times[-8:])
     assert m.speed.value == pytest.approx(truth, rel=0.03)
     assert m.accept_length == pytest.approx(3.0, rel=0.01)
     assert m.cycle_ms == pytest.approx(3e3 / truth, rel=0.03)
+
+
+def with_a_plain_step_of(step_ms: float, slope: float = 0.0) -> Ours:
+    """Cycles of 20 ms that bring 3 tokens, and what the cost table says of a plain step."""
+    fake = Ours(engine="outpace", tokens=61, cycle_s=0.02)
+    costs = [{"bucket": 1, "k": 0, "base_ms": step_ms, "us_per_1k_context": slope}]
+    now = Ours.state["now"] | {"control": {"costs": costs}}
+    fake.state = Ours.state | {"now": now, "totals": {"tokens": 488}}  # type: ignore[misc]
+    return fake
+
+
+def test_a_break_even_by_the_cost_table_alone_is_an_estimate_and_says_so(tmp_path: Path) -> None:
+    page = judged(asked(with_a_plain_step_of(8.0), tmp_path))
+    assert page.verdict[0] == (
+        "Speculation is estimated to pay: 150.0 tok/s against 125.0 plain, 1.20× as fast, plain's estimated from the "
+        "cost table of its control."
+    )
+    pays, even = of(page, "does speculation pay"), of(page, "break-even")
+    assert (pays.answer, pays.confidence) == ("estimated: 1.20× as fast", "low")
+    assert (even.answer, even.confidence) == ("2.50, estimated from the cost table", "low")
+    assert page.findings[0].as_dict()["numbers"]["plain_tok_s"]["estimated"] is True
+    assert any("measured and not estimated" in unknown.question for unknown in page.unknown)
+    costs = judged(asked(with_a_plain_step_of(6.0), tmp_path))
+    assert costs.verdict[0].startswith("Speculation is estimated to cost speed")
+    assert [advice.confidence for advice in costs.advice] == ["low"]
+    assert "Next turn speculation off: it could reach" in costs.verdict[2]
+
+
+def test_the_plain_step_is_that_of_the_context_that_was_asked(tmp_path: Path) -> None:
+    """Prompts of 40 tokens and answers of 61: 70.5 on average, at 0.1 ms a token."""
+    m = measure(choose([asked(with_a_plain_step_of(8.0, slope=100_000.0), tmp_path).run], [], None))
+    assert m.step_ms == pytest.approx(8.0 + 7.05)
+
+
+def test_a_break_even_below_1_is_a_contradiction_and_nothing_follows_from_it(tmp_path: Path) -> None:
+    """A cycle of 20 ms has no plain step of 25 in it."""
+    page = judged(asked(with_a_plain_step_of(25.0), tmp_path))
+    assert page.verdict[0].startswith("Whether speculation pays cannot be said: its figures contradict each other.")
+    pays, even = of(page, "does speculation pay"), of(page, "break-even")
+    assert (pays.answer, pays.confidence) == ("unknown", "low")
+    assert (even.answer, even.confidence) == ("none: the figures contradict each other", "low")
+    assert "break_even_accept_length" not in even.numbers and not page.advice
+    assert "0.8" not in " ".join([*page.verdict, even.text])
+
+
+def test_one_accept_length_by_one_source_which_is_named(tmp_path: Path) -> None:
+    """Short answers and long ones, whose mean is another number than all tokens over all cycles."""
+    fake = with_a_plain_step_of(8.0)
+    usage = fake._usage
+
+    def of_varying(sent: int, cycles: int) -> dict[str, Any]:
+        found = usage(sent, cycles)
+        if len(fake.asked) % 2 and "speculation" in found:
+            found["speculation"] |= {"cycles": 2 * cycles, "drafted_at": [2 * cycles] * 4}
+        return found
+
+    fake._usage = of_varying  # type: ignore[method-assign]
+    found = asked(fake, tmp_path)
+    page, (length, how) = judged(found), (found.run.accepted.length, found.run.accepted.how)  # type: ignore[union-attr]
+    assert (length, how) == (pytest.approx(8 * 60 / (4 * 20 + 4 * 40)), "by its answers")
+    assert f"A cycle brings {length:.2f} tokens (by its answers)" in page.verdict[1]
+    assert of(page, "accepted").answer == f"accept length {length:.2f}"
+    assert f"it brings {length:.2f}" in of(page, "break-even").text
+
+
+def test_plain_steps_among_the_cycles_are_no_part_of_the_accept_length(tmp_path: Path) -> None:
+    fake = with_a_plain_step_of(8.0)
+    usage = fake._usage
+
+    def with_plain_steps(sent: int, cycles: int) -> dict[str, Any]:
+        """Of 60 tokens 12 were plain steps', and 48 came from 16 cycles."""
+        found = usage(sent, cycles)
+        if "speculation" in found and sent == 61:
+            found["speculation"] |= {"cycles": 28, "drafted_at": [16] * 4, "accepted_at": [16, 16, 0, 0]}
+        return found
+
+    fake._usage = with_plain_steps  # type: ignore[method-assign]
+    found = asked(fake, tmp_path)
+    m = measure(choose([found.run], [], None))
+    assert m.accept_length == pytest.approx(3.0) and m.plain_part == pytest.approx(12 / 28)
+    assert m.cycle_ms == pytest.approx((400.0 - 12 * 8.0) / 16), "an answer's time without its plain steps"
+    assert "43% of its cycles were plain steps, which are left out" in of(judged(found), "accepted").text
+
+
+def idle(drafter: dict[str, Any] | None, control: str = "auto") -> Ours:
+    fake = Ours(engine="outpace")
+    fake.grows = 0
+    settings = {"engine": {"k": 4, "control": control}, "drafter": drafter, "drafter_source": "eagle3-x"}
+    now = {"k": 0, "why": "nothing was asked yet", "weighed": None, "control": {"kind": control}}
+    fake.state = {"settings": settings, "now": now, "totals": {"tokens": 0}}  # type: ignore[misc]
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("control", "how"),
+    [("auto", "up to 4 drafts a cycle, as many as its control finds to pay"), ("fixed", "4 drafts in every cycle")],
+)
+def test_a_fresh_server_says_with_what_it_would_speculate(control: str, how: str) -> None:
+    page = judged(seen(idle({"aux_boundaries": [2, 3, 4]}, control)))
+    said = f"It speculates with the drafter eagle3-x, {how}, but has served nothing since it was started."
+    assert page.verdict[1] == said
+    found = of(page, "set up to speculate")
+    assert found.answer == "yes, but it has served nothing"
+    assert f"outpace doctor {URL} --num-prompts 8" in found.text
+    assert not [each for each in page.findings if each.answer == "decodes plainly"], "nothing was decided yet"
+    assert not any("whether it speculates at all" in unknown.question for unknown in page.unknown)
+
+
+def test_a_fresh_server_without_a_drafter_says_so() -> None:
+    page = judged(seen(idle(None)))
+    assert of(page, "set up to speculate").answer == "no"
+    assert page.verdict[1] == "It speculates with no drafter: whatever is asked is decoded plainly."
 
 
 # the command

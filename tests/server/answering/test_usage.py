@@ -78,7 +78,10 @@ def check_speculation(usage: dict[str, Any], num_begun: int) -> None:
     """What holds between the counts: each answer's first token was prefill's, all others a cycle's."""
     told = usage["speculation"]
     emitted = usage["completion_tokens"] - num_begun
-    assert told["accept_length"] == (round(emitted / told["cycles"], 4) if told["cycles"] else None)
+    assert told["emitted"] == emitted
+    drafting = sum(told["drafted_at"][:1])
+    plain = told["cycles"] - drafting
+    assert told["accept_length"] == (round((emitted - plain) / drafting, 4) if drafting else None)
     assert told["cycles"] <= emitted <= told["cycles"] + told["accepted"] or not emitted
     for name in ("drafted", "accepted"):
         at = told[f"{name}_at"]

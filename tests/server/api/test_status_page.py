@@ -92,7 +92,13 @@ def test_it_is_live(automatic: Server, page: Page) -> None:
     assert state["totals"]["tokens"] - before == 500 * len(answers)
     since_start = text(page, "tokens").split("; ")[1]
     assert since_start == f"{state['totals']['tokens']:,} tokens since start"
-    assert number(page, "break-even") == pytest.approx(state["now"]["break_even"], abs=0.006)
+    weighed = state["now"]["weighed"]
+    assert number(page, "break-even") == pytest.approx(weighed["break_even"], abs=0.006)
+    assert number(page, "accept-length") == pytest.approx(weighed["accept_length"], abs=0.006)
+    assert text(page, "verdict").startswith(f"k = {weighed['k']} ")
+    said = re.search(r"k (\d+) would emit ([\d.]+) tokens a cycle and breaks even at ([\d.]+)", state["now"]["why"])
+    assert said is not None
+    assert [float(each) for each in said.groups()] == pytest.approx(list(weighed.values()), abs=0.006)
     assert number(page, "k") == state["now"]["k"]
     assert text(page, "why") == state["now"]["why"]
     points = page.locator("#curve").get_attribute("points")
@@ -130,7 +136,8 @@ def test_recent_requests_are_figures_without_texts(automatic: Server, page: Page
     answered, entry = shown[2], state.json()["recent"][2]
     assert answered[1] == "/v1/completions"
     assert (int(answered[5]), int(answered[6])) == (len(SECRET), 60)
-    assert float(answered[8]) == pytest.approx(entry["accept_length"], abs=0.006)
+    length = entry["accept_length"]
+    assert answered[8] == "–" if length is None else float(answered[8]) == pytest.approx(length, abs=0.006)
     assert SECRET not in page.content()
     http = table(page, "http")
     assert int(http["/v1/completions, 404"]) == 1

@@ -40,6 +40,19 @@ class Speculation:
     drafted_at: tuple[float, ...] = ()
     """Cycles that made a draft at each place; not told where every cycle makes one at every place."""
 
+    @property
+    def plain_cycles(self) -> float:
+        """Plain steps among the cycles, which emit a token each."""
+        if not self.drafted_at:
+            return self.cycles if self.drafted == 0 else 0.0
+        return max(0.0, self.cycles - self.drafted_at[0])
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens a cycle that drafted, the bonus token included; 1, a plain step's, where none did."""
+        drafting = self.cycles - self.plain_cycles
+        return (self.emitted - self.plain_cycles) / drafting if drafting else 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:

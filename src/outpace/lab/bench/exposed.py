@@ -1,6 +1,6 @@
 """What a server's metrics say of speculation, in this project's terms.
 
-Accept length is tokens a cycle, the bonus token included; acceptance rate is accepted ÷ drafted.
+Accept length is tokens a cycle that drafted, the bonus token included; acceptance rate is accepted ÷ drafted.
 
 - ours: `outpace_cycles`, `outpace_emitted`, `outpace_drafted`, `outpace_accepted`, `outpace_drafted_at` and
   `outpace_accepted_at`, counters. Plain steps are cycles too; the two by position are of cycles that drafted there.
@@ -35,6 +35,11 @@ class Acceptance:
     source: Source
     """The requests' own details, counters around the run, or a gauge sampled during it."""
     accept_length: float
+    """Over the cycles that drafted; 1, a plain step's, where none did."""
+    tokens_a_cycle: float
+    """Over all cycles, plain steps among them: what reconciles with the speed."""
+    plain_part: float = 0.0
+    """Of the cycles, how many were plain steps."""
     acceptance_rate: float | None = None
     drafted: float | None = None
     accepted: float | None = None
@@ -121,7 +126,7 @@ def of_gauge(readings: Sequence[Metrics], num_draft_tokens: int | None) -> Accep
     verified = fmean(told) if told else num_draft_tokens
     length = fmean(lengths)
     rate = (length - 1.0) / (verified - 1.0) if verified and verified > 1 else None
-    return Acceptance(source="gauge", accept_length=length, acceptance_rate=rate)
+    return Acceptance(source="gauge", accept_length=length, tokens_a_cycle=length, acceptance_rate=rate)
 
 
 def generated(before: Metrics, after: Metrics) -> float | None:
@@ -134,11 +139,15 @@ def generated(before: Metrics, after: Metrics) -> float | None:
 
 
 def _acceptance(source: Source, told: Sequence[Speculation]) -> Acceptance:
-    cycles = sum(each.cycles for each in told)
+    cycles, emitted = sum(each.cycles for each in told), sum(each.emitted for each in told)
+    plain = sum(each.plain_cycles for each in told)
+    drafting = cycles - plain
     drafted, accepted = (sum(getattr(each, name) or 0.0 for each in told) for name in ("drafted", "accepted"))
     return Acceptance(
         source=source,
-        accept_length=sum(each.emitted for each in told) / cycles,
+        accept_length=(emitted - plain) / drafting if drafting else 1.0,
+        tokens_a_cycle=emitted / cycles,
+        plain_part=plain / cycles,
         acceptance_rate=accepted / drafted if drafted else None,
         drafted=drafted,
         accepted=accepted,

@@ -14,7 +14,7 @@ from outpace.lab.bench.figures import Figures
 from outpace.lab.bench.server_facts import ServerFacts
 from outpace.lab.bench.settings import Asking, Load
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class BenchRecord:
     acceptance: tuple[Acceptance, ...]
     """From each source that there was, the most exact first."""
     implied_cycle_s: float | None
-    """Accept length ÷ decode tok/s, where one request ran at a time: what a cycle takes, all gaps included."""
+    """Tokens a cycle ÷ decode tok/s, where one request ran at a time: what a cycle takes, all gaps included."""
     client_lag_p99_s: float
     """How late the client itself was."""
     notes: tuple[str, ...]
@@ -84,6 +84,6 @@ def request_of(answer: Answer, began_s: float) -> Request:
         completion_tokens=answer.completion_tokens,
         num_chunks=len(answer.pieces),
         finish_reason=answer.finish_reason,
-        accept_length=told.emitted / told.cycles if told is not None else None,
+        accept_length=told.accept_length if told is not None else None,
         error=answer.error,
     )

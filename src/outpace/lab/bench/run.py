@@ -204,7 +204,7 @@ def _cycle(found: Figures, told: Sequence[Acceptance], load: Load) -> float | No
     alone = load.request_rate is None and load.most_at_once == 1
     if not (told and alone and found.decode_tok_s):
         return None
-    return told[0].accept_length / found.decode_tok_s.median
+    return told[0].tokens_a_cycle / found.decode_tok_s.median
 
 
 def _notes(

@@ -2,7 +2,7 @@
 
 | server | where | cycles | accepted by place |
 |---|---|---|---|
-| ours | `usage.speculation` | told | `accepted_at`, of `drafted_at` |
+| ours | `usage.speculation` | told, plain steps among them | `accepted_at`, of `drafted_at` |
 | vLLM (pull request 48915) | `metrics.speculative_decoding` | `num_spec_steps` | a histogram |
 | SGLang, if asked (pull request 33518) | `sglext.spec_tokens_details` | `spec_verify_ct` | a histogram |
 | SGLang's usage, others' | `usage.completion_tokens_details` | tokens that no draft brought | no |
@@ -51,9 +51,9 @@ def speculation(usage: Mapping[str, Any], beside: Mapping[str, Any]) -> Speculat
     """
     tokens = whole(usage.get("completion_tokens"))
     ours = part(usage.get("speculation"))
-    if (cycles := whole(ours.get("cycles"))) and isinstance(ours.get("accept_length"), int | float):
+    if (cycles := whole(ours.get("cycles"))) and (emitted := _emitted(ours, cycles)) is not None:
         return Speculation(
-            emitted=round(ours["accept_length"] * cycles),
+            emitted=emitted,
             cycles=cycles,
             drafted=whole(ours.get("drafted")),
             accepted=whole(ours.get("accepted")),
@@ -70,6 +70,14 @@ def speculation(usage: Mapping[str, Any], beside: Mapping[str, Any]) -> Speculat
             accepted_at=_places(next((beside[name] for name in HISTOGRAMS if beside.get(name)), ())),
         )
     return _without_cycles(tokens or 0, usage, beside)
+
+
+def _emitted(ours: Mapping[str, Any], cycles: int) -> int | None:
+    """Tokens out of cycles; our earlier versions told their number by an accept length over all cycles."""
+    length = ours.get("accept_length")
+    if "emitted" in ours or not isinstance(length, int | float):
+        return whole(ours.get("emitted"))
+    return round(length * cycles)
 
 
 def _without_cycles(tokens: int, usage: Mapping[str, Any], beside: Mapping[str, Any]) -> Speculation | None:

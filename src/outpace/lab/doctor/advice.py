@@ -12,7 +12,7 @@ from outpace.config import MAX_K
 from outpace.lab.breakeven.balance import Balance
 from outpace.lab.breakeven.best_k import accept_lengths, even_acceptance
 from outpace.lab.doctor.case import Case, Measures
-from outpace.lab.doctor.finding import Advice, Confidence
+from outpace.lab.doctor.finding import Advice, Confidence, Figure
 from outpace.lab.intervals.verdict import kind
 
 NEAR_LIMIT = 1.15
@@ -48,7 +48,8 @@ def advices(case: Case, m: Measures) -> list[Advice]:
     if not case.subject.speculative or m.speed is None or m.plain is None:
         return []
     assert m.over_plain is not None, "both speeds are known"
-    found = [_off(m.speed.value, m.plain.value)] if kind(m.over_plain) == "slower" else []
+    slower = not m.contradicted if m.plain.estimated else kind(m.over_plain) == "slower"
+    found = [_off(m.speed.value, m.plain)] if slower else []
     balance = m.balance
     if balance is not None and m.phases_ms is not None and m.cycle_ms is not None:
         cycle = _cycle(balance, m.speed.value, m.plain.value, m.running)
@@ -73,14 +74,15 @@ def _advice(action: str, tok_s: float, cycle: _Cycle, arithmetic: str, confidenc
     )
 
 
-def _off(now: float, plain: float) -> Advice:
+def _off(now: float, plain: Figure) -> Advice:
+    how = "is estimated from the cost table" if plain.estimated else "was measured"
     return Advice(
         action="turn speculation off",
-        tok_s=plain,
-        over_now=plain / now,
+        tok_s=plain.value,
+        over_now=plain.value / now,
         over_plain=1.0,
-        arithmetic=f"plain decoding was measured at {plain:.1f} tok/s",
-        confidence="high",
+        arithmetic=f"plain decoding {how} at {plain.value:.1f} tok/s",
+        confidence="low" if plain.estimated else "high",
     )
 
 

@@ -17,6 +17,9 @@ from outpace.lab.intervals.verdict import Over
 VALUES: dict[Kind, str] = {"client": "runs", "log": "windows", "server": "answers", "engine": "answers"}
 """What a figure of that kind is of."""
 
+MOST_PLAIN = 0.5
+"""Part of the cycles; with more plain steps among them the speed says little of those that draft."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -55,6 +58,8 @@ class Measures:
     accept_how: str
     """Where the accept length comes from, in words."""
     printed_accept_length: float | None
+    plain_part: float = 0.0
+    """Of the cycles that the speed is of, how many were plain steps."""
     verify_ms: float | None = None
     draft_ms: float | None = None
     phases_ms: float | None = None
@@ -71,10 +76,18 @@ class Measures:
 
     @property
     def cycle_ms(self) -> float | None:
-        """Accept length over the speed: what a cycle took, seen from outside."""
+        """Accept length over the speed: what a cycle took, seen from outside.
+
+        Where plain steps are among the cycles, what is left of the time without them; None if most are.
+        """
         if self.speed is None or self.accept_length is None:
             return None
-        return self._time(self.speed, self.accept_length)
+        part = self.plain_part
+        mean = self._time(self.speed, (1.0 - part) * self.accept_length + part)
+        if not part or mean is None:
+            return mean
+        step = self.step_ms
+        return (mean - part * step) / (1.0 - part) if step is not None and part < MOST_PLAIN else None
 
     def _time(self, speed: Figure, tokens: float) -> float | None:
         known = speed.kind != "client" or self.running == 1
@@ -93,10 +106,18 @@ class Measures:
         return self.phases_ms - self.verify_ms - self.draft_ms
 
     @property
+    def contradicted(self) -> bool:
+        """A cycle does a plain step's work and more: figures by which it takes less are not of one thing."""
+        return self.cycle_ms is not None and self.step_ms is not None and self.cycle_ms < self.step_ms
+
+    @property
     def balance(self) -> Balance | None:
-        """Everything together, what is unexplained in the rest; where no speed is known the cycle is its phases."""
+        """Everything together, what is unexplained in the rest; where no speed is known the cycle is its phases.
+
+        None where the figures contradict each other.
+        """
         cycle_ms, step_ms = self.cycle_ms or self.phases_ms, self.step_ms
-        if self.accept_length is None or cycle_ms is None or step_ms is None:
+        if self.accept_length is None or cycle_ms is None or step_ms is None or self.contradicted:
             return None
         return Balance(
             accept_length=self.accept_length,
@@ -125,6 +146,7 @@ def measure(case: Case) -> Measures:
         accept_length=length,
         accept_how=how,
         printed_accept_length=printed,
+        plain_part=run.accepted.plain_part if run.accepted is not None else 0.0,
         verify_ms=phases.verify_ms if phases else None,
         draft_ms=phases.draft_ms if phases else None,
         phases_ms=phases.sum_ms if phases else None,
@@ -156,7 +178,10 @@ def window_figure(windows: Sequence[Window], kind: Kind) -> Figure | None:
 
 
 def _accept_length(run: Run) -> tuple[float | None, str, float | None]:
-    """Tokens counted over cycles counted, where a log has both and they make sense; else the mean of what it prints."""
+    """As a server told it; tokens counted over cycles counted, where a log has both and they make sense; else the mean
+    of what it prints."""
+    if run.accepted is not None:
+        return run.accepted.length, run.accepted.how, None
     total = run.total
     printed = total.accept_length if total else None
     if run.counted is not None and printed is not None:

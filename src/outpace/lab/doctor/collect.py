@@ -39,6 +39,10 @@ PACKED = {
     b"\xfe\xff": ("UTF-16", "iconv -f utf-16 -t utf-8"),
 }
 """How files begin that hold a log all the same: what they are, and what unpacks them."""
+LOOKED_FOR = (
+    "decode statistics (SGLang's begin with 'Decode batch', vLLM's hold 'Avg generation throughput'), a profile of "
+    "phases, the server's arguments or a graph's capture; give the log that the server itself writes"
+)
 MOST_RANKS = 64
 MOST_RUNS = 64
 ENTRIES_A_LOOK = 1024
@@ -57,9 +61,9 @@ def runs_of(path: Path, progress: Callable[[str], None] = lambda text: None) -> 
         progress: told how far a long one was read.
 
     Raises:
-        ConfigError: there is no such file, or it is packed.
+        ConfigError: there is no such file, it is packed, or it holds nothing that a server's log would.
     """
-    tally = Tally()
+    tally, kinds = Tally(), set[type[Record]]()
     try:
         with path.open("rb") as file:
             begins = file.peek(4)
@@ -67,9 +71,12 @@ def runs_of(path: Path, progress: Callable[[str], None] = lambda text: None) -> 
                 if begins.startswith(magic):
                     raise ConfigError(f"{path} is {what}, no text; give what {remedy} makes of it")
             entries = _told(read_log(file), file, path, progress)
-            return list(runs_in(_counted(entries, tally), path.name)), tally
+            runs = list(runs_in(_counted(entries, tally, kinds), path.name))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; name a server's log") from error
+    if kinds <= {Report} and "cut short" not in tally.unread:  # any text may hold a setting's name and its value
+        raise ConfigError(f"{path} is no log of SGLang or vLLM: none of its {tally.num_lines:,} lines is {LOOKED_FOR}")
+    return runs, tally
 
 
 def _told(
@@ -85,10 +92,11 @@ def _told(
         yield entry
 
 
-def _counted(entries: Iterator[Record | Unread], tally: Tally) -> Iterator[Record]:
+def _counted(entries: Iterator[Record | Unread], tally: Tally, kinds: set[type[Record]]) -> Iterator[Record]:
     for entry in entries:
         tally.add(entry)
         if not isinstance(entry, Unread):
+            kinds.add(type(entry))
             yield entry
 
 

@@ -11,8 +11,6 @@ from outpace.lab.doctor.finding import Finding, Kind
 NEGLIGIBLE_MS = 0.5
 NEGLIGIBLE_PART = 0.03
 """A residual below both is rounding."""
-NO_CYCLE = 0.9
-"""Plain steps: a whole cycle that takes less says that the step was measured elsewhere."""
 
 
 def findings(case: Case, m: Measures) -> Iterator[Finding]:
@@ -84,6 +82,8 @@ def _residual(case: Case, m: Measures) -> Finding | None:
 
 
 def _break_even(m: Measures) -> Finding | None:
+    if m.contradicted:
+        return _contradiction(m)
     balance = m.balance
     if balance is None or m.step_ms is None:
         return None
@@ -93,12 +93,9 @@ def _break_even(m: Measures) -> Finding | None:
         f"{balance.break_even:.2f} tokens {seen}; it brings {balance.accept_length:.2f}."
     )
     numbers = {"break_even_accept_length": balance.break_even, "accept_length": balance.accept_length}
-    unlikely = balance.break_even < NO_CYCLE
-    if unlikely:
-        text += (
-            " But a cycle does a plain step's work and more, so the two speeds are hardly of one machine, batch and "
-            "context."
-        )
+    estimated = m.plain is not None and m.plain.estimated
+    if estimated:
+        text += " The plain step is estimated from the cost table of its control; plain decoding was not measured."
     if m.phases_ms is not None and m.cycle_ms is not None:
         numbers["by_phases"] = m.phases_ms / m.step_ms
         text += f" If a cycle took no more than its phases it would be {numbers['by_phases']:.2f}."
@@ -107,11 +104,36 @@ def _break_even(m: Measures) -> Finding | None:
         text += _verify_limit(balance, numbers["break_even_verify_ms"])
     return Finding(
         question="break-even accept length",
-        answer=f"{balance.break_even:.2f}",
+        answer=f"{balance.break_even:.2f}" + (", estimated from the cost table" if estimated else ""),
         text=text,
-        confidence="low" if unlikely else "high" if m.speed and m.speed.kind == "client" else "medium",
+        confidence="low" if estimated else "high" if m.speed and m.speed.kind == "client" else "medium",
         evidence=cites(m.speed, m.plain),
         numbers=numbers,
+    )
+
+
+def _contradiction(m: Measures) -> Finding:
+    """Instead of a break-even below 1, which no accept length can be below."""
+    assert m.cycle_ms is not None and m.step_ms is not None
+    return Finding(
+        question="break-even accept length",
+        answer="none: the figures contradict each other",
+        text=f"{contradiction(m)} No break-even follows from them. Measure plain decoding beside it: the same "
+        "prompts on the same machine.",
+        confidence="low",
+        evidence=cites(m.speed, m.plain),
+        numbers={"cycle_ms": m.cycle_ms, "step_ms": m.step_ms, "accept_length": m.accept_length},
+    )
+
+
+def contradiction(m: Measures) -> str:
+    """What two figures say that cannot both be so."""
+    step = "a plain step"
+    if m.plain is not None and m.plain.estimated:
+        step += ", estimated from the cost table,"
+    return (
+        f"By the speed a cycle takes {m.cycle_ms:.1f} ms, and {step} takes {m.step_ms:.1f}: but a cycle does a plain "
+        "step's work and more, so the two are hardly of one machine, batch and context."
     )
 
 

@@ -12,7 +12,7 @@ from outpace.lab.doctor.case import Case, Measures, measure
 from outpace.lab.doctor.finding import Advice, Finding, Kind, Unknown
 from outpace.lab.doctor.unknowns import unknowns
 from outpace.lab.intervals.interval import Interval
-from outpace.lab.intervals.verdict import kind, lead, times
+from outpace.lab.intervals.verdict import by_estimate, exact, kind, lead, times
 from outpace.lab.logs.reader import Tally
 
 
@@ -94,17 +94,26 @@ def _pays(case: Case, m: Measures) -> str:
         if run.kind == "server":
             return f"{run.source} wrote nothing while it was watched."
         return f"{run.source} holds no decode window that could be read."
+    if not run.speculative and run.setup:
+        return f"{run.source} decoded plainly all the while; there is no speculation to judge."
     if not run.speculative:
         return f"{run.source} shows plain decoding only; there is no speculation to judge."
     if m.speed is None or m.plain is None:
         known = f"speculation ran at {m.speed.value:.1f} tok/s" if m.speed else "speculation was not timed"
         return f"Whether speculation pays cannot be said: {known}, and plain decoding was not measured beside it."
     assert m.over_plain is not None, "both speeds are known"
+    if m.contradicted and m.plain.estimated:
+        return f"Whether speculation pays cannot be said: its figures contradict each other. {costs.contradiction(m)}"
     by = BY[m.speed.kind]
-    if m.speed.kind != m.plain.kind:
+    if m.plain.estimated:
+        by = "plain's estimated from the cost table of its control"
+    elif m.speed.kind != m.plain.kind:
         by = f"its own by the {m.speed.kind}, plain's by the {m.plain.kind}"
+    how_much, words = _by_how_much(m.over_plain), lead(m.over_plain, m.over)
+    if m.plain.estimated:
+        how_much, words = paying.in_words(exact(m.over_plain.value)), by_estimate(m.over_plain.value)
     speeds = f"{m.speed.value:.1f} tok/s against {m.plain.value:.1f} plain"
-    return f"{lead(m.over_plain, m.over)}: {speeds}, {_by_how_much(m.over_plain)}, {by}."
+    return f"{words}: {speeds}, {how_much}, {by}."
 
 
 def _by_how_much(ratio: Interval) -> str:
@@ -114,10 +123,15 @@ def _by_how_much(ratio: Interval) -> str:
 
 def _why(case: Case, m: Measures) -> str:
     balance = m.balance
-    if not case.subject.speculative or m.accept_length is None:
+    run = case.subject
+    if run.setup and not (run.windows and run.speculative):
+        return run.setup
+    if not run.speculative or m.accept_length is None:
         return "Nothing in it tells what a cycle of speculation costs or brings."
+    if m.contradicted and m.plain is not None and not m.plain.estimated:
+        return costs.contradiction(m)
     even = "" if balance is None else f" and would have to bring {balance.break_even:.2f} to break even"
-    brings = f"a cycle brings {m.accept_length:.2f} tokens{even}"
+    brings = f"a cycle brings {m.accept_length:.2f} tokens{f' ({m.accept_how})' if run.accepted else ''}{even}"
     if m.verify_ms is None or m.phases_ms is None:
         return f"{brings.capitalize()}; what its parts take is not told."
     part, ms = max(

@@ -95,6 +95,16 @@ class Value:
     cite: Cite
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Accept length of a run by the one source that is the most exact, and what that source is."""
+
+    length: float
+    how: str
+    plain_part: float = 0.0
+    """Of the cycles that the speed is of, how many were plain steps."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One server between two starts. Windows are those of one rank at its most frequent batch size."""
@@ -124,6 +134,10 @@ class Run:
     phases: Sequence[Phases] = ()
     counted: tuple[int, int] | None = None
     """Tokens that the KV cache grew by, and the cycles that took, where the log has both."""
+    accepted: Accepted | None = None
+    """As a server told it; None where only windows tell of it."""
+    setup: str = ""
+    """Of a live server: what it says that it is set up to do, as a sentence."""
     graphs: dict[bool, tuple[int, Cite]] = field(default_factory=dict)
     """How often lines said that a graph ran or did not, and the first such line."""
     captures: dict[str, Cite] = field(default_factory=dict)

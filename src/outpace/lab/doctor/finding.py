@@ -36,11 +36,14 @@ class Figure:
     cite: Cite
     values: Sequence[float] = ()
     """What it is of, one by one; none where only the value is known."""
+    estimated: bool = False
+    """Nobody measured it as a speed: it was put together from what parts cost."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         numbers = {"value": round(self.value, 2), "low": round(self.low, 2), "high": round(self.high, 2)}
-        return {**numbers, "count": self.count, "kind": self.kind, "from": str(self.cite)}
+        how = {"estimated": True} if self.estimated else {}
+        return {**numbers, "count": self.count, "kind": self.kind, **how, "from": str(self.cite)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,9 @@ class Finding:
     confidence: Confidence
     evidence: Sequence[Cite] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.answer != "unknown" or self.confidence == "low", "what is not known is nothing to be sure of"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

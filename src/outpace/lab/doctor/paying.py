@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outpace.lab.doctor.case import Case, Measures, cites, window_figure
+from outpace.lab.doctor.costs import contradiction
 from outpace.lab.doctor.finding import Confidence, Figure, Finding, Kind
 from outpace.lab.intervals.interval import Interval
-from outpace.lab.intervals.verdict import in_short, kind, settles, times
+from outpace.lab.intervals.verdict import exact, in_short, kind, settles, times
 
 LOW_FIRST = 0.4
 """Acceptance at position 0 below this is rare for a drafter that fits its target and gets what it was trained on."""
@@ -42,7 +43,9 @@ def paying(case: Case, m: Measures) -> Finding:
         return Finding(
             question=question,
             answer="not used",
-            text="Nothing in the log speculates: no setting asks for it and no window prints an accept length.",
+            text="No cycle drafted while it was seen."
+            if case.subject.setup
+            else "Nothing in the log speculates: no setting asks for it and no window prints an accept length.",
             confidence="high",
             evidence=cites(case.subject.windows[-1].cite),
         )
@@ -52,19 +55,23 @@ def paying(case: Case, m: Measures) -> Finding:
             question=question,
             answer="unknown",
             text=f"It cannot be said: {missing} at this batch.",
-            confidence="high",
+            confidence="low",
             evidence=cites(m.speed, m.plain),
         )
     ratio = m.over_plain
     assert ratio is not None, "both speeds are known"
+    answer = f"estimated: {in_words(exact(ratio.value))}" if m.plain.estimated else in_words(ratio)
     text = f"{describe(m.speed)} against {describe(m.plain)} plain: {times(ratio)}."
     text += "".join(f" {sentence}" for sentence in [settling(m)] if sentence is not None)
     text += _also(case, m) + _of_whom(case)
+    if m.contradicted:
+        text += f" {contradiction(m)}"
+        answer = "unknown" if m.plain.estimated else answer
     return Finding(
         question=question,
-        answer=in_words(ratio),
+        answer=answer,
         text=text,
-        confidence=_confidence(m.speed, m.plain, ratio),
+        confidence="low" if m.contradicted or m.plain.estimated else _confidence(m.speed, m.plain, ratio),
         evidence=cites(m.speed, m.plain),
         numbers={
             "ratio": ratio.value,
@@ -76,8 +83,8 @@ def paying(case: Case, m: Measures) -> Finding:
 
 
 def settling(m: Measures) -> str | None:
-    """What would settle whether it pays; None where that is settled, or a speed is missing."""
-    if m.over_plain is None:
+    """What would settle whether it pays; None where that is settled, or a speed was not measured."""
+    if m.over_plain is None or (m.plain is not None and m.plain.estimated):
         return None
     if m.over is None:
         return "Speeds of two kinds of source have no interval: measure both at the same place."
@@ -96,6 +103,8 @@ def in_words(ratio: Interval) -> str:
 
 def describe(figure: Figure) -> str:
     """A speed with its range and where it is from."""
+    if figure.estimated:
+        return f"about {figure.value:.1f} tok/s (estimated from the cost table of its control)"
     spread = f", {figure.low:.1f} … {figure.high:.1f} over {figure.count}" if figure.count > 1 else ""
     return f"{figure.value:.1f} tok/s ({SEEN[figure.kind]}{spread})"
 

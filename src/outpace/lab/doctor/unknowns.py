@@ -23,7 +23,8 @@ def unknowns(case: Case, m: Measures, findings: Sequence[Finding]) -> Iterator[U
             yield Unknown("everything: no decode window was read", "the server's own log, with decode statistics on")
         return
     if not case.subject.speculative:
-        yield Unknown("what speculation would bring", "the same prompts with a drafter, logged likewise")
+        how = "its server with --control fixed" if case.subject.setup else "a drafter, logged likewise"
+        yield Unknown("what speculation would bring", f"the same prompts with {how}")
         return
     yield from _speeds(case, m)
     yield from _cycle(case, m)
@@ -49,6 +50,11 @@ def unknowns(case: Case, m: Measures, findings: Sequence[Finding]) -> Iterator[U
 def _speeds(case: Case, m: Measures) -> Iterator[Unknown]:
     if m.plain is None:
         yield Unknown("whether speculation pays", "the same prompts without speculation: its log as --baseline")
+    elif m.plain.estimated:
+        yield Unknown(
+            "whether speculation pays, measured and not estimated",
+            "outpace compare: this model served with --drafter none and with its drafter, the same prompts",
+        )
     if case.subject.kind == "log" and (case.client is None or case.client.run is None):
         yield Unknown("what users get", "tokens a second at a client, a few runs, as --client")
     elif m.running > 1:

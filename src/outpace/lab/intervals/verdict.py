@@ -29,6 +29,7 @@ MOST = 10_000
 
 Kind = Literal["faster", "slower", "equivalent", "inconclusive"]
 SPECULATION: dict[Kind, str] = {"faster": "pays", "slower": "does not pay", "equivalent": "makes no difference"}
+ESTIMATED: dict[Kind, str] = {"faster": "pay", "slower": "cost speed", "equivalent": "make no difference"}
 CLOSE, FEW = "too close to tell", "too few to tell"
 
 
@@ -109,6 +110,16 @@ def settles(ratio: Interval, over: Over) -> str | None:
     if needed is None:
         return f"It would take over {MOST:,} {over.name} to settle it: find out what makes the machine so noisy."
     return f"About {needed:,} more {over.name}{flag} would settle it."
+
+
+def exact(ratio: float) -> Interval:
+    """A ratio as if it were known for sure, which whoever speaks of it calls an estimate."""
+    return Interval(value=ratio, bounds=(ratio, ratio))
+
+
+def by_estimate(ratio: float) -> str:
+    """The beginning of a sentence where one of the speeds was put together from what parts cost."""
+    return f"Speculation is estimated to {ESTIMATED[kind(exact(ratio))]}"
 
 
 def by_given_figures(ratio: float) -> str:

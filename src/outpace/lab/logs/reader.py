@@ -106,6 +106,11 @@ class Tally:
     unread: dict[Reason, int] = field(default_factory=dict)
     examples: dict[Reason, list[Unread]] = field(default_factory=dict)
 
+    @property
+    def num_lines(self) -> int:
+        """All entries, which are lines unless processes wrote into each other."""
+        return self.records + sum(self.unread.values())
+
     def add(self, entry: Record | Unread) -> None:
         if not isinstance(entry, Unread):
             self.records += 1

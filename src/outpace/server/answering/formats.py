@@ -15,6 +15,7 @@ from outpace.server.engine_client.jobs import Job
 from outpace.server.engine_client.totals import by_place
 from outpace.server.text.spelling import Entry, columns
 from outpace.server.wire import Piece, Tally
+from outpace.types import accept_length
 
 Choice = dict[str, Any]
 
@@ -204,9 +205,11 @@ def usage(num_prompts: Sequence[int], answers: Sequence[Counted | Job]) -> dict[
     emitted = sum(tally.emitted for tally in tallies)
     drafted_at = by_place(tally.drafted_at for tally in tallies)
     accepted_at = by_place(tally.accepted_at for tally in tallies)
+    length = accept_length(cycles, emitted, drafted_at)
     speculation: dict[str, Any] = {
-        "accept_length": round(emitted / cycles, 4) if cycles else None,
+        "accept_length": None if length is None else round(length, 4),
         "cycles": cycles,
+        "emitted": emitted,
         "drafted": sum(drafted_at),
         "accepted": sum(accepted_at),
         "drafted_at": drafted_at,

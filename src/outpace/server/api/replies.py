@@ -29,7 +29,11 @@ class SpeculationUsage(BaseModel):
     """What speculation came to in a request."""
 
     accept_length: float | None
+    """Tokens of a cycle that drafted; null where none did."""
     cycles: int
+    """Plain steps among them."""
+    emitted: int
+    """Tokens out of these cycles."""
     drafted: int
     accepted: int
     drafted_at: list[int]

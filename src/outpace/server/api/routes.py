@@ -30,7 +30,7 @@ from outpace.server.asking.tools import blamed, offer_of
 from outpace.server.http.api_errors import ApiError
 from outpace.server.http.bodies import BoundedRoute
 
-STATE_FIELDS = ("pages", "k", "why", "break_even", "break_even_k", "control", "graphs", "phases", "preempted")
+STATE_FIELDS = ("pages", "k", "why", "weighed", "control", "graphs", "phases", "preempted")
 
 
 def router(backend: Backend) -> APIRouter:

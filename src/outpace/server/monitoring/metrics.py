@@ -17,13 +17,13 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 1
 TOTALS = {
     "tokens": "Tokens written.",
     "cycles": "Verify passes of each request, plain steps among them.",
-    "emitted": "Tokens out of those cycles; divided by them it is the accept length.",
+    "emitted": "Tokens out of those cycles, one a plain step.",
     "drafted": "Tokens drafted.",
     "accepted": "Drafts accepted.",
     "reused": "Prompt tokens whose prefill a cached prefix saved.",
 }
 BY_POSITION = {
-    "drafted_at": "Cycles that made a draft at this place, of which the first is 0.",
+    "drafted_at": "Cycles that made a draft at this place, of which the first is 0: all but plain steps.",
     "accepted_at": "Drafts at this place that were accepted.",
 }
 
@@ -60,9 +60,14 @@ def _of_state(state: State) -> Iterator[Metric]:
         "outpace_preemptions", "Times that an answer gave its pages back and started over.", value=state.preempted
     )
     yield from _of_graphs(state.graphs)
-    if state.break_even is not None:
+    if state.weighed is not None:
+        weighed = state.weighed
+        yield GaugeMetricFamily("outpace_weighed_k", "The k that the last decision weighed.", value=weighed["k"])
         yield GaugeMetricFamily(
-            "outpace_break_even", "Accept length above which drafting pays, now.", value=state.break_even
+            "outpace_expected_accept_length", "What that k would bring a cycle.", value=weighed["accept_length"]
+        )
+        yield GaugeMetricFamily(
+            "outpace_break_even", "Accept length above which that k pays.", value=weighed["break_even"]
         )
 
 

@@ -12,6 +12,7 @@ from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.totals import Totals
 from outpace.server.monitoring.logs import tell
 from outpace.server.wire import State
+from outpace.types import accept_length
 
 DOUBT_AFTER = 200
 """First drafts, after which so few accepted ones are no chance."""
@@ -39,14 +40,15 @@ async def report(client: EngineClient, interval: float) -> None:
 
 def line(client: EngineClient, before: Totals, now: Totals, seconds: float, state: State | None) -> dict[str, Any]:
     """What one line says of the time between two counts; null is what an engine that does not answer would know."""
-    cycles = now.cycles - before.cycles
+    cycles, emitted = now.cycles - before.cycles, now.emitted - before.emitted
+    length = accept_length(cycles, emitted, (sum(now.drafted_at[:1]) - sum(before.drafted_at[:1]),))
     facts: dict[str, Any] = {
         "tok_s": round((now.tokens - before.tokens) / seconds, 2),
-        "accept_length": round((now.emitted - before.emitted) / cycles, 3) if cycles else None,
+        "accept_length": None if length is None else round(length, 3),
         "running": client.desk.num_running,
         "waiting": client.desk.num_waiting,
     }
-    return facts | {name: getattr(state, name, None) for name in ("k", "why", "break_even", "pages")}
+    return facts | {name: getattr(state, name, None) for name in ("k", "why", "weighed", "pages")}
 
 
 def wiring_doubt(totals: Totals) -> dict[str, Any] | None:
