@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lab.fake_http import listening
+from lab.fake_network import simulate
 from lab.fake_server import FakeServer
 from outpace.cli.main import main
 
@@ -30,19 +31,18 @@ def run() -> int:
     return main(["experiment", "run", "k4", "--workload", "asks.jsonl", "--num-blocks", "8", "--json"])
 
 
-def test_from_hypothesis_to_page(capsys: pytest.CaptureFixture[str]) -> None:
-    slow = FakeServer(engine="outpace", k=2, slower=4.0, **QUICK)
-    with listening(slow) as a, listening(FakeServer(engine="outpace", k=4, **QUICK)) as b:
-        assert new(a, b, "--setting", "k=4") == 0
-        assert "Not run yet" in capsys.readouterr().out
-        assert run() == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["outcome"]["applied"] == "applied"
-        assert found["outcome"]["verdict"] == "faster"
-        assert found["outcome"]["conclusion"].startswith("The change was applied. B is faster")
-        assert found["outcome"]["ratio"] > 1.3
-        assert run() == 2, "a result is not overwritten"
-        assert "results are not overwritten" in capsys.readouterr().err
+def test_from_hypothesis_to_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    slow, fast = FakeServer(engine="outpace", k=2, slower=1.5), FakeServer(engine="outpace", k=4)
+    assert new(*simulate(monkeypatch, slow=slow, fast=fast), "--setting", "k=4") == 0
+    assert "Not run yet" in capsys.readouterr().out
+    assert run() == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["outcome"]["applied"] == "applied"
+    assert found["outcome"]["verdict"] == "faster"
+    assert found["outcome"]["conclusion"].startswith("The change was applied. B is faster")
+    assert found["outcome"]["ratio"] == pytest.approx(1.5, rel=0.01)
+    assert run() == 2, "a result is not overwritten"
+    assert "results are not overwritten" in capsys.readouterr().err
     (folder,) = Path("experiments").glob("*-k4")
     assert json.loads((folder / "compare.json").read_text())["verdict"]["kind"] == "faster"
     assert "## Was it applied: applied" in (folder / "experiment.md").read_text()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import httpx2
 import pytest
 
+from lab import virtual
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
 from outpace.cli.doctor import kind_of
@@ -156,7 +157,7 @@ def test_asked_it_is_judged_by_its_answers(tmp_path: Path) -> None:
         finally:
             await endpoint.close()
 
-    found = asyncio.run(run())
+    found = virtual.run(run())
     m = measure(choose([found.run], [], None))
     assert m.speed is not None and m.speed.count == 8
     truth = 60 * 8 / sum(last - first for first, last in fake.times[-8:])
