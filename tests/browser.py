@@ -11,9 +11,11 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
+PATIENCE_MS = 60_000
+"""Before something that must come is given up: a busy machine is no failure."""
 FLAGS = (
     "--no-sandbox",  # CI is root in a container
     "--disable-gpu",
@@ -34,11 +36,14 @@ def executable() -> str:
     return found
 
 
+expect.set_options(timeout=PATIENCE_MS)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One for a module's tests."""
     with sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=executable(), args=FLAGS)
+        running = driver.chromium.launch(executable_path=executable(), args=FLAGS, timeout=2 * PATIENCE_MS)
         yield running
         running.close()
 
@@ -47,6 +52,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     """A fresh tab with storage of its own. A test during which the page complains on its console fails at its end."""
     context = browser.new_context(viewport={"width": 1200, "height": 900}, locale="en-US")
+    context.set_default_timeout(PATIENCE_MS)
     tab = context.new_page()
     complaints: list[str] = []
     tab.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)

@@ -23,12 +23,19 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # where a plugin imported torch before us
 
-# No deadline: a busy machine is no failure. In CI the same examples every time; elsewhere new ones every time.
-settings.register_profile("outpace", database=None, deadline=None, derandomize="CI" in os.environ)
+# No deadline, for an example or for making it: a busy machine is no failure. In CI the same examples every time;
+# elsewhere new ones every time.
+settings.register_profile(
+    "outpace",
+    database=None,
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("outpace")
 
 
@@ -45,7 +52,12 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With a GPU the kernels' tests run on it, so they are GPU tests too; without one the interpreter runs them."""
+    """With a GPU the kernels' tests run on it, so they are GPU tests too; without one the interpreter runs them.
+
+    Files with slow tests come first: a file is one process's, and all others would wait for a long one at the end.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     kernels = Path(__file__).parent / "kernels" / "gpu"
     for item in items:
         if torch.cuda.is_available():

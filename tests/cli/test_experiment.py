@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cli.own_clock import on_own_clock
 from lab.fake_http import listening
+from lab.fake_network import simulate
 from lab.fake_server import FakeServer
 from outpace.cli import experiment
 from outpace.cli.main import main
@@ -36,17 +36,15 @@ def run() -> int:
 
 
 def test_from_hypothesis_to_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = "http://a:1", "http://b:1"
-    slow, fast = FakeServer(engine="outpace", k=2, slower=4.0), FakeServer(engine="outpace", k=4)
-    on_own_clock(monkeypatch, {a: slow, b: fast})
-    assert new(a, b, "--setting", "k=4") == 0
+    slow, fast = FakeServer(engine="outpace", k=2, slower=1.5), FakeServer(engine="outpace", k=4)
+    assert new(*simulate(monkeypatch, slow=slow, fast=fast), "--setting", "k=4") == 0
     assert "Not run yet" in capsys.readouterr().out
     assert run() == 0
     found = json.loads(capsys.readouterr().out)
     assert found["outcome"]["applied"] == "applied"
     assert found["outcome"]["verdict"] == "faster"
     assert found["outcome"]["conclusion"].startswith("The change was applied. B is faster")
-    assert found["outcome"]["ratio"] == pytest.approx(4.0)
+    assert found["outcome"]["ratio"] == pytest.approx(1.5, rel=0.01)
     assert run() == 2, "a result is not overwritten"
     assert "results are not overwritten" in capsys.readouterr().err
     (folder,) = Path("experiments").glob("*-k4")

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -29,7 +30,7 @@ from outpace.server.asking.protocol import ChatRequest, CompletionRequest, Strea
 from outpace.server.engine_client.jobs import Unavailable
 from outpace.server.settings import ServerConfig
 from server.models import make_model
-from server.running import free_port, serving
+from server.running import reserved_port, serving
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -46,12 +47,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("page") / "smollm2")
 
 
-def test_every_command_runs(model: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as found:
+        yield found
+
+
+def test_every_command_runs(model: Path, port: int, tmp_path: Path) -> None:
     (tmp_path / "smollm2").symlink_to(model)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "outpace").write_text(f'#!/bin/sh\nexec {sys.executable} -m outpace.cli.main "$@"\n')
     (tmp_path / "bin" / "outpace").chmod(0o755)
-    script = commands().replace("8000", str(free_port()))
+    script = commands().replace("8000", str(port))
     script = re.sub(r'(serve |model"?[=:] ?"|model = ")smollm2', r"\1./smollm2", script)
     env = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
     with (tmp_path / "said").open("w+") as said:
@@ -59,7 +66,7 @@ def test_every_command_runs(model: Path, tmp_path: Path) -> None:
             ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=env, stdout=said, stderr=said, process_group=0
         )
         try:
-            code = shell.wait(120)
+            code = shell.wait(240)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)  # a server that a failed command left behind

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,21 @@ def test_ranks_that_are_not_alike_are_named(
                 monkeypatch.setattr(module, name, call)
     with pytest.raises(EngineError, match=says):
         LLM(target, drafter=drafter, tensor_parallel=2, **OPTIONS)
+    assert not children(os.getpid())
+
+
+def test_processes_have_ended_when_a_start_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever they hang: here they stand still."""
+    target, _ = checkpoints(tmp_path, "llama")
+
+    def stop(found: Sequence[str]) -> tuple[int, str]:
+        for pid in children(os.getpid()):
+            os.kill(pid, signal.SIGSTOP)
+        return 1, "it stands still"
+
+    monkeypatch.setattr(crew, "unlike_versions", stop)
+    with pytest.raises(EngineError, match="it stands still"):
+        LLM(target, drafter=None, tensor_parallel=2, **OPTIONS)
     assert not children(os.getpid())
 
 

@@ -21,7 +21,7 @@ from outpace import LLM, ConfigError, SamplingParams
 from outpace.cli.main import main
 from outpace.distributed.handshake import KEY
 from server.models import make_model
-from server.running import certificates, free_port
+from server.running import certificates, reserved_port, until
 
 TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]
 OUTPACE = ["-m", "outpace.cli.main"]
@@ -46,14 +46,13 @@ def test_ranks_of_two_launchers_write_what_one_writes(tmp_path: Path) -> None:
     llm = LLM(target, drafter=None, dtype="float32", device="cpu", num_pages=100)
     alone = llm.generate([5, 6, 7, 8], SamplingParams(max_tokens=12, ignore_eos=True))[0].token_ids
     launcher = [TORCHRUN[0], "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
-    launcher += ["--rdzv-endpoint", f"localhost:{free_port()}", "--local-addr", "localhost"]
     command = ["generate", target, "5 6 7 8", "--ids", "--json", "--max-tokens", "12", "--ignore-eos", "--tp", "2"]
     command += ["--drafter", drafter, "--dtype", "float32", "--device", "cpu", "--num-pages", "100"]
-    started = [
-        subprocess.Popen([*launcher, *OUTPACE, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [process.communicate(timeout=120) for process in started]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with reserved_port() as port:
+        launcher += ["--rdzv-endpoint", f"localhost:{port}", "--local-addr", "localhost"]
+        started = [subprocess.Popen([*launcher, *OUTPACE, *command], **pipes) for _ in range(2)]
+        said = [process.communicate(timeout=240) for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     (shared,) = (json.loads(out.splitlines()[-1]) for out, _ in said if out)
     assert tuple(shared["token_ids"]) == alone
@@ -135,7 +134,7 @@ def test_a_server_of_torchruns_drains_and_ends_with_all_its_ranks(tmp_path: Path
             process.send_signal(signal.SIGTERM)
             assert "data: [DONE]" in list(lines), "what ran was not finished"
         process.wait(60)
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if _names(path, tmp_path)]
+    until(lambda: not [path for path in Path("/proc").glob("[0-9]*/cmdline") if _names(path, tmp_path)])
 
 
 def _names(cmdline: Path, path: Path) -> bool:

@@ -7,10 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from outpace.distributed.workers import Worker
 from outpace.engine.grammars import trial_process as trial
 from outpace.engine.grammars.compiler import MAX_KEPT, Compiler
 from outpace.engine.grammars.trial_process import CPU_S
+from server.running import until
 
 HOSTILE = Grammar.json_schema(
     {"type": "string", "allOf": [{"pattern": f"[ab]*a[ab]{{{i}}}$"} for i in range(1, 41)]},
@@ -43,23 +44,26 @@ def trial_pid(compiler: Compiler) -> int:
     return compiler._trials._worker.pid
 
 
-def children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_hostile_grammars_end_and_others_do_not_wait_for_them(compiler: Compiler) -> None:
+    """They stand still while ordinary ones are compiled, so that none of them ends of itself meanwhile."""
     hostile = [compiler.begin(grammar) for grammar in (HOSTILE, OTHER)]
-    since = time.monotonic()
+    until(lambda: len(children(trial_pid(compiler))) == 2)
+    tried = children(trial_pid(compiler))
+    for pid in tried:
+        os.kill(pid, signal.SIGSTOP)
     for place in range(5):
         compiler.compile(Grammar.regex(f"a{{{place + 1}}}"))
-    assert not any(each.done() for each in hostile), f"ordinary ones took {time.monotonic() - since} s"
+    assert not any(each.done() for each in hostile)
+    for pid in tried:
+        os.kill(pid, signal.SIGCONT)
     for each in hostile:
         with pytest.raises(RequestError, match=rf"more than {CPU_S:g} s of a core .* or \d+ MiB; make it simpler"):
             each.result(90)
-    deadline = time.monotonic() + 5
-    while children(trial_pid(compiler)):  # an ended process closes its socket a moment before it is gone
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not children(trial_pid(compiler)))  # an ended process closes its socket a moment before it is gone
 
 
 def test_what_is_wrong_is_said_as_without_a_trial(compiler: Compiler) -> None:
@@ -105,12 +109,12 @@ def test_what_could_not_be_tried_is_tried_again(compiler: Compiler, monkeypatch:
 
 def test_what_is_being_compiled_is_not_begun_again_however_much_else_is() -> None:
     made = Compiler(TOKENIZER, VOCAB)
-    made._threads = ThreadPoolExecutor(1)
-    stuck = made._threads.submit(time.sleep, 0.3)
+    made._threads, goes_on = ThreadPoolExecutor(1), Event()
+    made._threads.submit(goes_on.wait)
     grammars = [Grammar.regex(f"a{{{place + 1}}}") for place in range(MAX_KEPT + 8)]
     begun = [made.begin(grammar) for grammar in grammars]
     assert [made.begin(grammar) for grammar in grammars] == begun
-    stuck.result()
+    goes_on.set()
     assert all(made.compile(grammar) for grammar in grammars)
     assert len(made._kept) <= MAX_KEPT + 8
 
@@ -157,11 +161,11 @@ def test_where_no_process_can_be_started_the_grammar_is_not_blamed(monkeypatch: 
 
 def test_what_nobody_waits_for_is_not_compiled() -> None:
     made = Compiler(TOKENIZER, VOCAB)
-    made._threads = ThreadPoolExecutor(1)
-    stuck = made._threads.submit(time.sleep, 0.3)
+    made._threads, goes_on = ThreadPoolExecutor(1), Event()
+    made._threads.submit(goes_on.wait)
     left = made.begin(Grammar.regex("a"))
     made.give_up(Grammar.regex("a"))
     assert left.cancelled() and not made._kept
     made.give_up(Grammar.regex("a"))
-    stuck.result()
+    goes_on.set()
     assert made.compile(Grammar.regex("a"))

@@ -67,7 +67,7 @@ def test_everything_is_put_back_and_answers_stay_the_same(monkeypatch: pytest.Mo
     of = Frames.of
     monkeypatch.setattr(Frames, "of", lambda frames, shape: made.append(shape) or of(frames, shape))
     before = {name: getattr(runner.state, name).clone() for name in ("length_R", "page_table_RP", "num_pending_R")}
-    config = replace(llm.config, capture_s=60.0)
+    config = replace(llm.config, capture_s=3600.0)
     shapes = common_shapes(runner, config)
     for shape in shapes:
         runner.frames.rehearse(shape)
@@ -101,8 +101,8 @@ def test_without_graphs_or_without_time_nothing_is_done() -> None:
         == 0
     )
     runner.frames = None
-    assert compile_common(runner, replace(llm.config, capture_s=60.0)).num_kernels == 0
-    told = capture_common(runner, replace(llm.config, capture_s=60.0), NOTHING)
+    assert compile_common(runner, replace(llm.config, capture_s=3600.0)).num_kernels == 0
+    told = capture_common(runner, replace(llm.config, capture_s=3600.0), NOTHING)
     assert told["captured"] == told["left_for_later"] == 0
 
 

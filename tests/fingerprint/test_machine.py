@@ -5,8 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ import outpace
 from fingerprint import smi
 from outpace import fingerprint
 from outpace.fingerprint import collect, environment, nvidia
+from server.running import until
 
 
 def test_it_is_json_and_names_what_matters() -> None:
@@ -29,10 +30,10 @@ def test_it_is_json_and_names_what_matters() -> None:
     assert isinstance(facts["gpus"], list)
 
 
-def test_it_takes_under_a_second_and_no_torch() -> None:
+def test_it_takes_under_a_second_of_a_core_and_no_torch() -> None:
     code = (
-        "import sys, time; from outpace.fingerprint import machine; began = time.perf_counter(); "
-        "facts = machine(); print(time.perf_counter() - began, 'torch' in sys.modules, facts['torch'], "
+        "import sys, time; from outpace.fingerprint import machine; began = time.process_time(); "
+        "facts = machine(); print(time.process_time() - began, 'torch' in sys.modules, facts['torch'], "
         "facts['threads'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -195,14 +196,15 @@ def test_another_process_and_what_it_started() -> None:
     code += "'input()'])"
     env = {**os.environ, "NCCL_ALGO": "Ring", "MY_KEY": "hidden"}
     process = subprocess.Popen([sys.executable, "-c", code], env=env, stdin=subprocess.PIPE)
+
+    def seen() -> list[dict[str, Any]]:
+        return environment.of_processes([process.pid])
+
     try:
-        found = environment.of_processes([process.pid])
-        until = time.monotonic() + 30.0
-        while (len(found) < 2 or "NCCL_ALGO" not in found[1].get("environment", {})) and time.monotonic() < until:
-            time.sleep(0.05)
-            found = environment.of_processes([process.pid])
+        until(lambda: ["NCCL_ALGO" in each.get("environment", {}) for each in seen()] == [True, True])
+        found = seen()
     finally:
-        process.communicate(b"\n", timeout=30)
+        process.communicate(b"\n", timeout=120)
     assert found[0]["environment"]["NCCL_ALGO"] == "Ring", "as it was started, not as it changed itself"
     assert found[1]["environment"]["NCCL_ALGO"] == "Tree", "the child got what was changed"
     assert "hidden" not in json.dumps(found)

@@ -73,7 +73,7 @@ def test_samples_follow_the_truncated_softmax(temperature: float, top_k: int, to
     counts = tokens[0].bincount(minlength=13).double()
     possible = expected > 0
     assert counts[~possible].sum() == 0
-    assert stats.chisquare(counts[possible], expected[possible] * num).pvalue > 1e-4
+    assert stats.chisquare(counts[possible], expected[possible] * num).pvalue > 1e-6
 
 
 def test_seeds_are_independent_of_each_other() -> None:
@@ -82,15 +82,15 @@ def test_seeds_are_independent_of_each_other() -> None:
     logits = torch.zeros(1, num, size)
     first, second = (choose(logits, sampling(seed=s), torch.arange(num)[None])[0] for s in (10, 11))
     pairs = (first * size + second).bincount(minlength=size * size).double()
-    assert stats.chisquare(pairs).pvalue > 1e-4
+    assert stats.chisquare(pairs).pvalue > 1e-6
     following = (first[:-1] * size + first[1:]).bincount(minlength=size * size).double()
-    assert stats.chisquare(following).pvalue > 1e-4
+    assert stats.chisquare(following).pvalue > 1e-6
 
 
 def test_noise_is_gumbel_finite_and_depends_on_every_key() -> None:
     noise = gumbel(torch.tensor([5, 2**62 + 5]), torch.arange(500).expand(2, -1), torch.arange(100))
     assert noise.isfinite().all()
-    assert stats.kstest(noise.flatten().double().numpy(), "gumbel_r").pvalue > 1e-4
+    assert stats.kstest(noise.flatten().double().numpy(), "gumbel_r").pvalue > 1e-6
     assert (noise[0] != noise[1]).float().mean() > 0.999
 
 

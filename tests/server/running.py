@@ -20,7 +20,8 @@ from typing import Any
 import httpx2 as httpx
 import openai
 
-SECONDS = 60.0
+SECONDS = 120.0
+"""More than anything takes that must come, on a busy machine too."""
 
 
 class Server:
@@ -76,7 +77,7 @@ class Server:
 
     def client(self, **options: Any) -> openai.OpenAI:
         """The one that tests share; another with options."""
-        url, common = f"{self.url}/v1", {"api_key": "any", "max_retries": 0, "timeout": 60}
+        url, common = f"{self.url}/v1", {"api_key": "any", "max_retries": 0, "timeout": SECONDS}
         if options:
             return openai.OpenAI(base_url=url, **common | options)
         if self._client is None:
@@ -85,13 +86,14 @@ class Server:
 
     def async_client(self) -> openai.AsyncOpenAI:
         http = openai.DefaultAsyncHttpxClient(verify=certificates())
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=60, http_client=http)
+        common: dict[str, Any] = {"api_key": "any", "max_retries": 0, "timeout": SECONDS}
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", http_client=http, **common)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=60, verify=certificates(), **options)
+        return httpx.post(self.url + path, json=body, timeout=SECONDS, verify=certificates(), **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60, verify=certificates(), **options)
+        return httpx.get(self.url + path, timeout=SECONDS, verify=certificates(), **options)
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.get("/v1/outpace/state").json()
@@ -154,9 +156,10 @@ def is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """One that nobody listens on, and that the kernel gives to no other connection; a server may be told to take it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers set it, who take it beside this one
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]

@@ -13,7 +13,7 @@ import pytest
 
 from outpace import LLM, SamplingParams
 from outpace.fingerprint import commit
-from server.running import Server
+from server.running import Server, until
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 TEXT = "Příliš žluťoučký 日本語 😀"
@@ -207,6 +207,7 @@ def test_content_in_parts_is_joined(server: Server) -> None:
 
 def test_what_operators_see(server: Server) -> None:
     server.client().completions.create(model="tiny", prompt="x", max_tokens=8)
+    until(lambda: server.state()["running"] == 0)  # what clients of other tests left has ended
     metrics = server.get("/metrics").text
     assert "outpace_ready 1.0" in metrics
     assert 'outpace_http_requests_total{path="/v1/completions",status="200"}' in metrics

@@ -57,4 +57,4 @@ def test_two_ranks_serve_from_start_to_end(model: Path, drafter: Path) -> None:
         assert not is_alive(first)
 
         assert server.end() == 0
-        until(lambda: not is_alive(second) and not is_alive(other), seconds=10)
+        until(lambda: not is_alive(second) and not is_alive(other))

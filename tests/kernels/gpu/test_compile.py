@@ -218,6 +218,7 @@ for has_ids in (True, False):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_kernel_compiles_for_a_hopper_gpu(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

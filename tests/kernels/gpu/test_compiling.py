@@ -12,7 +12,9 @@ import pytest
 pytest.importorskip("triton", reason="the kernels need Triton")
 
 SCRIPT = """
-import time
+import os
+from pathlib import Path
+
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -31,14 +33,20 @@ def work():
         assert not total.any() and not out.any(), "not launched, and read as zeros"
 
 
+def written():
+    found = [path.stat() for path in Path(os.environ["TRITON_CACHE_DIR"]).rglob("_add_rms_norm.cubin")]
+    return {(each.st_ino, each.st_mtime_ns) for each in found}
+
+
 kernels = compiling.find(work)
 assert [k.name for k in kernels] == ["_add_rms_norm"] * 5, kernels
 assert compiling.find(work) == kernels, "finding compiles nothing"
 broken = compiling.Kernel("outpace.kernels.gpu.places", "unknown", "{}")
-assert compiling.compile_all([*kernels[:2], broken, *kernels[2:]], 120.0) == 6
-began = time.perf_counter()
-assert compiling.compile_all(kernels, 120.0) == 5
-print(time.perf_counter() - began)
+assert compiling.compile_all([*kernels[:2], broken, *kernels[2:]], 250.0) == 6
+made = written()
+assert len(made) == 5
+assert compiling.compile_all(kernels, 250.0) == 5
+assert written() == made, "read from the cache"
 try:
     compiling.find(work)
     raise AssertionError("they are all held now, so they are launched")
@@ -49,19 +57,15 @@ assert compiling.compile_all(kernels, 0.0) == 0, "no time"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
-@pytest.mark.timeout(300)
 def test_what_will_be_launched_is_found_and_compiled_in_processes(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = tmp_path / "compile.py"
     script.write_text(SCRIPT)
-    cache = tmp_path / "cache"
     done = subprocess.run(
         [sys.executable, script],
-        env=environment | {"TRITON_CACHE_DIR": str(cache)},
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert float(done.stdout) < 1.0, "read from the cache"
-    assert len(list(cache.rglob("_add_rms_norm.cubin"))) == 5

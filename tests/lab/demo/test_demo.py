@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine.tiny import OracleDrafter, engine, tiny_target
+from lab.ticking import ticking
 from outpace import LLM, Chunk, SamplingParams
 from outpace.errors import ConfigError, RequestError
 from outpace.lab.demo import run as demo
@@ -89,7 +90,8 @@ class Undecoded:
         return ""
 
 
-def test_the_report(llm: LLM) -> None:
+def test_the_report(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch)
     notes = Notes()
     report = run_demo(llm, PROMPTS, DemoSettings(max_tokens=24, compare=False), notes)
     assert notes.begun == list(PROMPTS)
@@ -257,7 +259,8 @@ def test_a_long_prompt_in_chunks_is_taped_alike(llm: LLM) -> None:
     assert tuple(taped.logits_NV.argmax(-1).tolist()) == taped.token_ids
 
 
-def test_timing_counts_what_came_after_the_first_wait(llm: LLM) -> None:
+def test_timing_counts_what_came_after_the_first_wait(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch)
     seen: list[Chunk] = []
     timing = time_answer(llm, [3, 1, 4], SamplingParams(max_tokens=20), seen.append)
     assert timing.num_decoded == len(timing.token_ids) - len(seen[0].token_ids) == 19

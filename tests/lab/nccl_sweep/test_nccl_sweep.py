@@ -170,14 +170,14 @@ def test_what_nccl_says_it_read_is_found_in_its_log() -> None:
 
 def test_processes_are_started_with_the_setting_and_say_what_they_see() -> None:
     subject = Subject(size=2, device="cpu", rows=(1, 100), hidden=64, dtype="float32")
-    found = measure(subject, {"NCCL_PROTO": "LL"}, 100.0)
+    found = measure(subject, {"NCCL_PROTO": "LL"}, 250.0)
     assert found.why_none is None
     assert [seen["NCCL_PROTO"] for seen in found.observed] == ["LL", "LL"]
     operations = [("gather", 1), ("all_reduce", 1), ("gather", 100), ("all_reduce", 100)]
     assert [(cell.operation, cell.rows) for cell in found.cells] == operations
     assert all(cell.mode == "eager" and cell.us > 0 for cell in found.cells)
     late = measure(subject, {}, 0.01)
-    assert late.why_none == "rank 0 had not answered in time" and late.seconds < 5.0
+    assert late.why_none == "rank 0 had not answered in time" and late.seconds < 60.0
 
 
 CONFIG = {

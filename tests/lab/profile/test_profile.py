@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import torch
 
 from distributed.test_ranks import checkpoints
 from engine.tiny import engine, tiny_drafter, tiny_target
+from lab.ticking import Ticking, ticking
 from lab.traces import Trace
 from outpace import LLM, ConfigError, EngineError, SamplingParams
 from outpace.engine.frames import Frames
@@ -32,6 +32,11 @@ from outpace.models.arch import MixtureConfig
 RATES = Rates(copy_bytes_s=1e9, matrix_flops_s=1e12)
 PROMPTS = [[1, 2, 3, 4], [5, 6, 7]]
 MIXTURE = MixtureConfig(num_experts=8, num_chosen=2, intermediate_size=24, normalizes=True, layers=(True, False, True))
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Ticking:
+    return ticking(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -70,27 +75,28 @@ def test_the_figures_add_up() -> None:
     assert msgspec.json.decode(to_json(record), type=ProfileRecord).served.parts == way.parts
 
 
-def test_what_is_slow_shows_where_it_is() -> None:
-    """An oracle from outside: a head and an MLP that wait a known time."""
+def test_what_is_slow_shows_where_it_is(clock: Ticking) -> None:
+    """An oracle from outside: a head and an MLP that take a known time, and nothing else that takes any."""
+    clock.tick = 1e-6
     llm = small()
     model: Any = llm.target.model
     slow = contextlib.ExitStack()
     for module, seconds in ((model.lm_head, 0.04), (model.layers[1].mlp, 0.06)):
-        slow.enter_context(slowed(module, seconds))
+        slow.enter_context(slowed(module, seconds, clock))
     with slow:
         (way,) = profiled(llm, num_rounds=1).ways
     head, linear = (way.part_ms("verify", name) for name in ("head", "linear layers"))
-    assert head == pytest.approx(40, rel=0.4) and linear == pytest.approx(60, rel=0.4)
-    assert way.phases_ms["verify"] > 100
+    assert head == pytest.approx(40, rel=0.01) and linear == pytest.approx(60, rel=0.01)
+    assert way.phases_ms["verify"] == pytest.approx(100, rel=0.01)
 
 
 @contextlib.contextmanager
-def slowed(module: Any, seconds: float) -> Any:
+def slowed(module: Any, seconds: float, clock: Ticking) -> Any:
     kind = type(module)
 
     class Slow(kind):  # type: ignore[misc,valid-type]
         def __call__(self, *args: Any) -> Any:
-            time.sleep(seconds)
+            clock.now += seconds
             return kind.__call__(self, *args)
 
     module.__class__ = Slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from threading import Semaphore
 from typing import ClassVar
 
 import msgspec
@@ -74,28 +74,26 @@ def test_entries_are_written_as_chats_and_completions_have_them() -> None:
 
 
 def test_many_log_probabilities_keep_nobody_waiting() -> None:
-    """A spelling that takes 3 ms a token, seen from a loop that has others to serve."""
-    ticks = 0
+    """A spelling that waits for others to have had as many turns of the loop as it has spelled tokens."""
+    turns = Semaphore(0)
 
     def slowly(token: int) -> Spelling:
-        time.sleep(0.003)
+        assert turns.acquire(timeout=60), "nobody else had a turn"
         return spell(token)
 
-    async def tick() -> None:
-        nonlocal ticks
+    async def others() -> None:
         while True:
-            await asyncio.sleep(0.005)
-            ticks += 1
+            await asyncio.sleep(0)
+            turns.release()
 
     async def work() -> None:
-        others = asyncio.create_task(tick())
+        served = asyncio.create_task(others())
         read = reader(ChatFormat(), spell=slowly).read
         part = await read(submission().jobs[0], piece(prompt_logprobs=(None, *LOGPROBS[:1] * 99)))
         assert part.prompt_logprobs is not None and len(part.prompt_logprobs) == 100
-        others.cancel()
+        served.cancel()
 
     asyncio.run(work())
-    assert ticks > 20
 
 
 @pytest.mark.parametrize("form", [ChatFormat(), CompletionFormat()])

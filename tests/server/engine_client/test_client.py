@@ -1,4 +1,4 @@
-"""Starts, deaths and restarts of the engine process, with one that does as a test says."""
+"""Starts, deaths and restarts of the engine process, with one that does as a test says, on a clock that jumps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from lab import virtual
 from outpace import ConfigError, EngineError, SamplingParams
 from outpace.server.engine_client import client as module
 from outpace.server.engine_client.client import EngineClient
@@ -76,7 +77,7 @@ def client(*scripts: list[Step], most: int = 2, **timeouts: float) -> EngineClie
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 20))
+    virtual.run(asyncio.wait_for(work(), 20))
 
 
 async def until(condition: Callable[[], bool]) -> None:

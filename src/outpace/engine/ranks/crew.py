@@ -92,10 +92,14 @@ class Crew:
         """This crew, once Python runs in all of its processes.
 
         Raises:
-            EngineError: one did not come up, or runs other versions.
+            EngineError: one did not come up, or runs other versions; all have ended.
         """
-        if unlike := unlike_versions([versions(), *(here.versions for here in self.hear(orders.Here))]):
-            self.fail(*unlike)
+        try:
+            if unlike := unlike_versions([versions(), *(here.versions for here in self.hear(orders.Here))]):
+                self.fail(*unlike)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def fail(self, rank: int, why: str) -> NoReturn:

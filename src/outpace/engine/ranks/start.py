@@ -68,6 +68,26 @@ def _torchrun(here: Launched, size: int) -> tuple[Store, Crew]:
     return store, Crew(meet_others(store, here, key), []).complete()
 
 
+def _loads(asked: Wanted, port: int | None, num_threads: int | None) -> list[orders.Load]:
+    """For each of the other ranks, what it loads."""
+    return [
+        orders.Load(
+            rank=rank,
+            size=asked.config.tensor_parallel,
+            port=port,
+            num_threads=num_threads,
+            model=str(asked.source.path),
+            drafter=asked.drafter,
+            dtype=str(asked.dtype).removeprefix("torch."),
+            device=asked.device.type,
+            aux_boundaries=asked.aux_boundaries,
+            weights=asked.config.weights,
+            sums=asked.config.sums,
+        )
+        for rank in range(1, asked.config.tensor_parallel)
+    ]
+
+
 class Ranks:
     """All ranks of one LLM, this process's being the first. `start` makes them."""
 
@@ -110,25 +130,12 @@ class Ranks:
             port = own_store.port
         else:
             store, crew = _torchrun(here, size)
-        crew.tell(
-            [
-                orders.Load(
-                    rank=rank,
-                    size=size,
-                    port=port,
-                    num_threads=num_threads,
-                    model=str(asked.source.path),
-                    drafter=asked.drafter,
-                    dtype=str(asked.dtype).removeprefix("torch."),
-                    device=device.type,
-                    aux_boundaries=asked.aux_boundaries,
-                    weights=asked.config.weights,
-                    sums=asked.config.sums,
-                )
-                for rank in range(1, size)
-            ]
-        )
-        group = crew.watched(lambda: with_sums(join(store, 0, size, own), own, asked.config.sums))
+        try:
+            crew.tell(_loads(asked, port, num_threads))
+            group = crew.watched(lambda: with_sums(join(store, 0, size, own), own, asked.config.sums))
+        except BaseException:
+            crew.close()
+            raise
         if group.exchange is not None:
             crew.sets_free.append(group.exchange.stop)
         if own.type == "cuda":
