@@ -142,7 +142,7 @@ def test_where_no_process_can_be_started_the_grammar_is_not_blamed(monkeypatch: 
     start = subprocess.Popen
 
     def forkless(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        code = f"import os, sys; from {trial.__name__} import main; os.fork = lambda: os.open('', 0); main({words[-1]})"
+        code = f"import os, sys; from {trial.__name__} import main; os.fork = lambda: os.open('', 0); main({words[-2]})"
         return start([sys.executable, "-c", code], **options)
 
     made = Compiler(TOKENIZER, VOCAB)

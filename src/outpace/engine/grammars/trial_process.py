@@ -1,4 +1,4 @@
-"""The trial process: `python -m outpace.engine.grammars.trial_process FD`, started by `trials` and by nobody else.
+"""The trial process, started by `trials` and by nobody else.
 
 A grammar is compiled here first, in a child that the kernel ends if it takes more than its time or memory. A child is
 forked in milliseconds from a process that has one thread and has read the vocabulary already, and it leaves nothing
@@ -107,7 +107,3 @@ def _tell(asked: socket.socket, said: bytes) -> None:
 
 def _all(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

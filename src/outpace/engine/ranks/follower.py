@@ -1,4 +1,4 @@
-"""A rank that does what the first one says: `python -m outpace.engine.ranks.follower FD`, or a process of torchrun.
+"""A rank that does what the first one says: a process that the first one started, or one of torchrun's.
 
 It loads its share, then runs plan after plan on a runner of its own. The scheduler, control, requests and texts exist
 in the first rank alone. It ends with its connection, at any moment, so that it never outlives the first rank; where it
@@ -11,7 +11,6 @@ import faulthandler
 import os
 import signal
 import socket
-import sys
 import time
 from contextlib import ExitStack, suppress
 from queue import SimpleQueue
@@ -25,7 +24,6 @@ from outpace.distributed import nccl
 from outpace.distributed.launcher import Launched
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import device_of, join, reach_store
-from outpace.distributed.workers import BOUND, end_with_parent
 from outpace.engine.devices import DTYPES
 from outpace.engine.grammars.masks import THE_FIRST_RANKS, Masks
 from outpace.engine.memory import free_bytes
@@ -198,9 +196,3 @@ class _Forwards:
         seen = self._checksum.add(ticket)
         if seen is not None:
             self._pipe.send(orders.Checked(num_forwards=seen[0], checksum=seen[1]))
-
-
-if __name__ == "__main__":
-    if BOUND in sys.argv:
-        end_with_parent()
-    main(int(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The engine process: `python -m outpace.server.engine_process FD`, started by `child` and by nobody else.
+"""The engine process, started by `child` and by nobody else.
 
 It loads what its first message names, then serves until the connection ends; and it ends with the connection at any
 moment, so that it never outlives its parent. Where it hangs and cannot notice, the kernel ends it. Nothing but that
@@ -17,7 +17,6 @@ from math import inf
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 
-from outpace.distributed.workers import end_with_parent
 from outpace.engine.llm import LLM
 from outpace.errors import CheckpointError, ConfigError
 from outpace.fingerprint import machine
@@ -103,7 +102,6 @@ class Outbox:
 
 def main(descriptor: int) -> None:
     """Serves over an inherited socket until the other side hangs up."""
-    end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the parent decides when this one ends
     connection = socket.socket(fileno=descriptor)
@@ -154,7 +152,3 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
         if serving.busy:
             serving.step()
             outbox.flush()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
