@@ -134,6 +134,7 @@ class Desk:
             except WireError as error:
                 self._fail(job, RequestError(f"the request cannot be handed to the engine: {error}"))
                 continue
+            job.let_go()
             job.state, job.since = "sent", monotonic()
             self._sent[job.id] = job
 
