@@ -92,6 +92,13 @@ class Refused(_Message, frozen=True, kw_only=True):
     message: str
 
 
+class Untried(_Message, frozen=True, kw_only=True):
+    """A request's grammar could not be tried for want of time, memory or processes: it may be sent again."""
+
+    id: int
+    message: str
+
+
 class Broken(_Message, frozen=True, kw_only=True):
     """A request made the engine raise: it alone is given up."""
 
@@ -157,7 +164,7 @@ class Lost(_Message, frozen=True, kw_only=True):
 
 
 ToEngine = Start | Submit | Abort | AskState
-FromEngine = Ready | CannotStart | Accepted | Refused | Broken | Piece | Aborted | State | Beat | Lost
+FromEngine = Ready | CannotStart | Accepted | Refused | Untried | Broken | Piece | Aborted | State | Beat | Lost
 Message = ToEngine | FromEngine
 
 

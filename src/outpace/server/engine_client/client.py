@@ -25,6 +25,7 @@ from outpace.server.wire import (
     Refused,
     Start,
     State,
+    Untried,
     WireError,
 )
 
@@ -222,12 +223,12 @@ class EngineClient:
                 doing = "it was loading" if loads else "it had work"
                 return f"hung and was killed: {doing} and gave no sign of life for {limit:g} s"
 
-    def _hear(self, message: Accepted | Refused | Broken | Piece | Aborted | State | Beat) -> None:
+    def _hear(self, message: Accepted | Refused | Untried | Broken | Piece | Aborted | State | Beat) -> None:
         match message:
             case State(ask=ask):
                 if ask in self._asked and not self._asked[ask].done():
                     self._asked[ask].set_result(message)
-            case Accepted() | Piece() | Refused() | Broken() | Aborted():
+            case Accepted() | Piece() | Refused() | Untried() | Broken() | Aborted():
                 self.desk.hear(message)
             case Beat():
                 pass

@@ -13,9 +13,9 @@ from itertools import count
 from time import monotonic
 
 from outpace.errors import OutpaceError, RequestError
-from outpace.server.engine_client.jobs import Begun, BrokenRequest, Job, QueueFull, Submission, Wanted
+from outpace.server.engine_client.jobs import Begun, BrokenRequest, Job, QueueFull, Submission, Unavailable, Wanted
 from outpace.server.engine_client.totals import Totals
-from outpace.server.wire import Abort, Aborted, Accepted, Broken, Piece, Refused, Submit, ToEngine, WireError
+from outpace.server.wire import Abort, Aborted, Accepted, Broken, Piece, Refused, Submit, ToEngine, Untried, WireError
 
 Send = Callable[[ToEngine], None]
 MOST_SECONDS = 60
@@ -97,7 +97,7 @@ class Desk:
             self._leaving.add(job.id)
         self._end(job)
 
-    def hear(self, message: Accepted | Piece | Refused | Broken | Aborted) -> None:
+    def hear(self, message: Accepted | Piece | Refused | Untried | Broken | Aborted) -> None:
         """What the engine says of an answer, unless that was aborted meanwhile."""
         if isinstance(message, Aborted):
             self._leaving.discard(message.id)
@@ -111,6 +111,9 @@ class Desk:
                 job.put(job, Begun())
             case Refused(message=why):
                 self._fail(job, RequestError(why))
+            case Untried(message=why):
+                self.totals.untried += 1
+                self._fail(job, Unavailable(why, "grammar_untried"))
             case Broken(message=why):
                 self._fail(job, BrokenRequest(why))
             case Piece():

@@ -26,9 +26,11 @@ class QueueFull(OutpaceError):
 
 
 class Unavailable(EngineError):
-    """The engine died under a request, or cannot take one. `code` is for machines."""
+    """The engine died under a request, or cannot take one now. `code` is for machines."""
 
-    def __init__(self, message: str, code: Literal["engine_died", "engine_down", "draining"]) -> None:
+    def __init__(
+        self, message: str, code: Literal["engine_died", "engine_down", "draining", "grammar_untried"]
+    ) -> None:
         super().__init__(message)
         self.code = code
 
