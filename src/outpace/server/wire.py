@@ -157,6 +157,12 @@ class Beat(_Message, frozen=True, kw_only=True):
     """The engine gets on: see `pulse`."""
 
 
+class Stalled(_Message, frozen=True, kw_only=True):
+    """The engine does not get on, and what its ranks are doing: no sign of life."""
+
+    message: str
+
+
 class Lost(_Message, frozen=True, kw_only=True):
     """The engine process is going down, and why."""
 
@@ -164,7 +170,9 @@ class Lost(_Message, frozen=True, kw_only=True):
 
 
 ToEngine = Start | Submit | Abort | AskState
-FromEngine = Ready | CannotStart | Accepted | Refused | Untried | Broken | Piece | Aborted | State | Beat | Lost
+FromEngine = (
+    Ready | CannotStart | Accepted | Refused | Untried | Broken | Piece | Aborted | State | Beat | Stalled | Lost
+)
 Message = ToEngine | FromEngine
 
 

@@ -53,6 +53,14 @@ def test_a_thread_that_stands_still_does_not() -> None:
         assert len(beats(thread_id)) <= 1  # that it is where it was not before
 
 
+def test_one_that_stands_still_is_told_of() -> None:
+    told = Event()
+    with working(stands) as thread_id:
+        pulse = Pulse(thread_id, lambda: None, stalled=told.set)
+        assert told.wait(60)
+        pulse.end()
+
+
 def test_a_step_without_an_end_is_no_life() -> None:
     with working(layers) as thread_id:
         assert len(beats(thread_id, longest_step=2.5 * PERIOD)) <= 2

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
@@ -22,7 +23,19 @@ from outpace.errors import CheckpointError, ConfigError
 from outpace.fingerprint import machine
 from outpace.server.engine_process.pulse import Pulse
 from outpace.server.engine_process.serving import Serving
-from outpace.server.wire import Beat, CannotStart, Frames, FromEngine, Lost, Ready, Start, ToEngine, WireError, pack
+from outpace.server.wire import (
+    Beat,
+    CannotStart,
+    Frames,
+    FromEngine,
+    Lost,
+    Ready,
+    Stalled,
+    Start,
+    ToEngine,
+    WireError,
+    pack,
+)
 
 READ_BYTES = 1 << 18
 
@@ -117,6 +130,12 @@ def main(descriptor: int) -> None:
         raise
 
 
+def _tell_of_ranks(llm: LLM, serving: Serving, outbox: Outbox) -> None:
+    """Which of them hangs, while it still can be said: whoever kills this process ends them too."""
+    if llm.ranks is not None and serving.busy:
+        outbox.send(Stalled(message=llm.ranks.whereabouts()[:2000]))
+
+
 def serve(inbox: Inbox, outbox: Outbox) -> None:
     """Loads, then steps while there is work and sleeps while there is none."""
     start, *others = inbox.wait()
@@ -139,7 +158,7 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
     llm.engine.grammars.warm()
     serving = Serving(llm, outbox.put)
     serving.handle(others)
-    pulse = Pulse(get_ident(), lambda: outbox.send(Beat()))
+    pulse = Pulse(get_ident(), lambda: outbox.send(Beat()), stalled=partial(_tell_of_ranks, llm, serving, outbox))
     if llm.ranks is not None:
         llm.ranks.when_they_end(inbox.wake)  # not the next request is to find that out
     while True:
