@@ -93,8 +93,12 @@ class Crew:
         Raises:
             EngineError: one did not come up, or runs other versions.
         """
-        if unlike := unlike_versions([versions(), *(here.versions for here in self.hear(orders.Here))]):
-            self.fail(*unlike)
+        try:
+            if unlike := unlike_versions([versions(), *(here.versions for here in self.hear(orders.Here))]):
+                self.fail(*unlike)
+        except BaseException:
+            self.close()  # nobody else has it yet
+            raise
         return self
 
     def fail(self, rank: int, why: str) -> NoReturn:
