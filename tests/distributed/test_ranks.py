@@ -6,9 +6,11 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from outpace.models.registry import load_target
 from outpace.models.source import locate
 from outpace.models.target import Target
 from outpace.server.engine_client.child import Child
-from outpace.server.wire import Lost, Ready, Start
+from outpace.server.wire import Lost, Ready, Stalled, Start, Submit
 from server.running import until
 
 pytestmark = pytest.mark.slow
@@ -245,8 +247,6 @@ POISON = 77
 POISONED = """
 import torch
 from outpace.models.target import Target
-from outpace.server.engine_client.child import Child
-from outpace.server.wire import Lost, Ready, Start
 
 forward = Target.forward
 
@@ -271,6 +271,74 @@ def poison(directory: Path, monkeypatch: pytest.MonkeyPatch, *, here: bool, othe
     if here:
         monkeypatch.setattr(Target, "forward", Target.forward)  # put back at the end
         exec(POISONED.format(poison=POISON, late=False), {})
+
+
+HANGS = """
+import time
+from outpace.models.target import Target
+
+forward = Target.forward
+
+
+def hanging(self, tokens, *rest, **more):
+    while self.group.rank == 1 and (tokens == {poison}).any():
+        time.sleep(0.1)
+    return forward(self, tokens, *rest, **more)
+
+
+Target.forward = hanging
+"""
+
+
+def hang(directory: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One token makes the forwards of rank 1 hang; how that is told, rank 1 first."""
+    (directory / "sitecustomize.py").write_text(HANGS.format(poison=POISON))
+    monkeypatch.setenv("PYTHONPATH", str(directory), prepend=os.pathsep)
+    rank = r"has been at Prefill for \d+ s \(process {pid} on " + socket.gethostname() + r", cpu; forward \d+, "
+    first, behind = rank.format(pid=r"\d+"), rank.format(pid=r"(\d+)")
+    heard = r"(?:, heard \d+ s ago)?"
+    return rf"^rank 1 {behind}after its collective (\d+)\){heard}; rank 0 {first}within its collective (\d+)\)$"
+
+
+def test_where_a_rank_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process lives, and rank 0 waits for it in a collective."""
+    target, _ = checkpoints(tmp_path, "llama")
+    told = hang(tmp_path, monkeypatch)
+    with LLM(target, drafter=None, tensor_parallel=2, **OPTIONS) as llm, ThreadPoolExecutor(1) as thread:
+        ranks = llm.ranks
+        assert ranks is not None
+        waits = thread.submit(llm.generate, [[1, POISON, 2]], UNPOISONED)
+        until(lambda: re.match(told, ranks.whereabouts()) is not None)
+        found = re.match(told, ranks.whereabouts())
+        assert found is not None
+        pid, before, within = map(int, found.groups())
+        (victim,) = children(os.getpid())
+        assert (pid, within) == (victim, before + 1)
+        os.kill(victim, signal.SIGKILL)
+        with pytest.raises(EngineError, match=rf"rank 1 \(process {victim}\) failed: .*SIGKILL"):
+            waits.result()
+
+
+def test_an_engine_that_hangs_says_which_rank_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the server kills it, which would be the end of all that is known."""
+    target, _ = checkpoints(tmp_path, "llama")
+    options = {"tensor_parallel": 2, "num_pages": 100}
+    start = Start(model=target, drafter=None, dtype="float32", device="cpu", aux_boundaries=None, options=options)
+    told = hang(tmp_path, monkeypatch)
+
+    async def hangs() -> str:
+        child, said = await Child.start(start), ""
+        async with asyncio.timeout(120):
+            async for message in child.messages():
+                if isinstance(message, Ready):
+                    child.send(Submit(id=0, prompt_ids=[1, POISON, 2], params=SamplingParams(seed=1)))
+                if isinstance(message, Stalled) and re.match(told, said := message.message):
+                    break
+        child.kill()
+        await child.end()
+        return said
+
+    assert re.match(told, asyncio.run(hangs()))
 
 
 CLEAN = [[token for token in prompt if token != POISON] for prompt in prompts(3, seed=4)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.worded import TOKENIZER, VOCAB
@@ -21,6 +22,7 @@ from outpace.distributed.workers import Worker
 from outpace.engine.grammars import trial_process as trial
 from outpace.engine.grammars.compiler import MAX_KEPT, Compiler
 from outpace.engine.grammars.trial_process import CPU_S
+from outpace.engine.grammars.trials import TrialFailed
 from server.running import until
 
 HOSTILE = Grammar.json_schema(
@@ -48,20 +50,25 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def tried(compiler: Compiler) -> list[int]:
+    """Each of them is the child of one that watches it."""
+    return [pid for watcher in children(trial_pid(compiler)) for pid in children(watcher)]
+
+
 def test_hostile_grammars_end_and_others_do_not_wait_for_them(compiler: Compiler) -> None:
     """They stand still while ordinary ones are compiled, so that none of them ends of itself meanwhile."""
     hostile = [compiler.begin(grammar) for grammar in (HOSTILE, OTHER)]
-    until(lambda: len(children(trial_pid(compiler))) == 2)
-    tried = children(trial_pid(compiler))
-    for pid in tried:
+    until(lambda: len(tried(compiler)) == 2)
+    pids = tried(compiler)
+    for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     for place in range(5):
         compiler.compile(Grammar.regex(f"a{{{place + 1}}}"))
     assert not any(each.done() for each in hostile)
-    for pid in tried:
+    for pid in pids:
         os.kill(pid, signal.SIGCONT)
     for each in hostile:
-        with pytest.raises(RequestError, match=rf"more than {CPU_S:g} s of a core .* or \d+ MiB; make it simpler"):
+        with pytest.raises(RequestError, match=rf"more than ({CPU_S:g} s of a core|\d+ MiB); make it simpler"):
             each.result(90)
     until(lambda: not children(trial_pid(compiler)))  # an ended process closes its socket a moment before it is gone
 
@@ -142,11 +149,59 @@ def test_a_trial_that_never_began_is_no_refusal(compiler: Compiler, monkeypatch:
     compiler.compile(Grammar.regex("b"))
 
 
+def parents_of(pid: int) -> list[int]:
+    """Of those that are left when it ends: itself, and the child that waits for its own."""
+    found = [pid]
+    while below := children(found[-1]):
+        found += map(int, below)
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGALRM, signal.SIGPROF, signal.SIGABRT])
+def test_how_a_trial_was_ended_is_told(compiler: Compiler, how: signal.Signals) -> None:
+    """One that waits for its grammar, so that no limit is near."""
+    trials = compiler._trials
+    assert trials is not None
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            trials._hand_over(theirs)
+        until(lambda: len(parents_of(trial_pid(compiler))) == 3)
+        os.kill(parents_of(trial_pid(compiler))[-1], how)
+        said = b"".join(iter(lambda: ours.recv(1 << 16), b""))
+    assert msgspec.msgpack.decode(said, type=trial.Verdict) == trial.Verdict(ended_by=how)
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "says"),
+    [
+        (signal.SIGKILL, TrialFailed, r"ended by SIGKILL, as where memory is short; send the request again"),
+        (signal.SIGTERM, TrialFailed, r"ended by SIGTERM.*; send the request again"),
+        (signal.SIGRTMIN + 1, TrialFailed, r"ended by signal \d+.*; send the request again"),
+        (signal.SIGALRM, TrialFailed, r"so busy that it had no 2 s of a core within 30 s; send the request again"),
+        (signal.SIGPROF, RequestError, r"takes more than 2 s of a core; make it simpler"),
+        (signal.SIGABRT, RequestError, r"takes more than 128 MiB; make it simpler"),
+        (signal.SIGSEGV, RequestError, r"takes what ends the compiler \(SIGSEGV\); make it simpler"),
+    ],
+)
+def test_an_end_from_outside_is_not_the_grammars_fault(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, how: int, kind: type[RequestError], says: str
+) -> None:
+    told = msgspec.msgpack.encode(trial.Verdict(ended_by=how))
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler._trials, "_ask", lambda grammar: told)
+        with pytest.raises(RequestError, match=says) as caught:
+            compiler.compile(Grammar.regex("a"))
+    assert caught.type is kind
+    if kind is TrialFailed:
+        compiler.compile(Grammar.regex("a"))
+
+
 def test_where_no_process_can_be_started_the_grammar_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     start = subprocess.Popen
 
     def forkless(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        code = f"import os, sys; from {trial.__name__} import main; os.fork = lambda: os.open('', 0); main({words[-1]})"
+        code = f"import os, sys; from {trial.__name__} import main; os.fork = lambda: os.open('', 0); main({words[-2]})"
         return start([sys.executable, "-c", code], **options)
 
     made = Compiler(TOKENIZER, VOCAB)

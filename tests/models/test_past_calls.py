@@ -10,7 +10,7 @@ import pytest
 from models.test_chat_tools import CALLING, TOLD, USER, WEATHER, render
 from models.tool_templates import TOOL_TEMPLATES
 from outpace.errors import RequestError
-from outpace.models.text.past_calls import with_argument_objects, with_numbered_ids
+from outpace.models.text.past_calls import with_argument_objects, with_named_texts, with_numbered_ids
 
 
 def calling(arguments: Any) -> dict[str, Any]:
@@ -32,10 +32,39 @@ def test_what_needs_no_reading_is_left_alone() -> None:
     assert with_argument_objects([calling("")]) == [calling({})]
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", "5", '"x"', "[" * 100_000])
-def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
-    with pytest.raises(RequestError, match=r"messages\[1\] calls a tool with .* must be a JSON object"):
-        with_argument_objects([USER, calling(arguments)])
+BROKEN = ['{"city": "Kö', "[1]", "5", '"x"', "{'city': 1}", "[" * 10_000]
+
+
+@pytest.mark.parametrize("arguments", BROKEN)
+@pytest.mark.parametrize("name", TOOL_TEMPLATES)
+def test_arguments_that_are_no_object_are_shown_as_they_were_written(name: str, arguments: str) -> None:
+    """Not quoted, which the model would take for the way to write them; but for Mistral's, which prints calls whole."""
+    source = TOOL_TEMPLATES[name]
+    empty, other, told = (
+        render(source, with_argument_objects([USER, calling(said), TOLD]), tools=[WEATHER])
+        for said in ("", '{"a": 1}', arguments)
+    )
+    head, _, tail = other.rpartition('{"a": 1}')
+    shown = json.dumps(arguments, ensure_ascii=False) if name == "mistral" else arguments
+    assert told == (empty if other == empty else head + shown + tail), "some show no calls at all"
+
+
+BY_NAME = """
+{%- for message in messages %}
+    {%- for call in message.tool_calls or [] %}
+        {{- call.function.arguments ITEMS }};
+    {%- endfor %}
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize("items", [".items() | list", "| items | list", "| dictsort"])
+def test_templates_that_go_through_arguments_are_told_a_name(items: str) -> None:
+    messages = with_argument_objects([USER, calling('{"city": "K'), calling('{"city": "B"}'), calling("")])
+    source = BY_NAME.replace("ITEMS", items)
+    with pytest.raises(RequestError, match="do not fit the model's chat template"):
+        render(source, messages)
+    named = [("arguments", '{"city": "K')], [("city", "B")], []
+    assert render(source, with_named_texts(messages)) == "".join(f"{each};" for each in named)
 
 
 def test_calls_are_numbered_through_the_conversation() -> None:

@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import subprocess
-import sys
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from threading import current_thread, main_thread
+from threading import Event, Thread
+from typing import TypeVar
+
+from outpace.distributed.process import OWN_GROUP, command
 
 SECONDS_TO_END = 5.0
-BOUND = "bound"
-"""Argument of a worker that a main thread started, and that may therefore end with that thread."""
-PR_SET_PDEATHSIG = 1
-"""Of `linux/prctl.h`."""
+Value = TypeVar("Value")
 
 
 class Worker:
-    """A process that runs a module's `main` with a socket's descriptor.
+    """A process that runs a module's `main` with a socket's descriptor. It never outlives this one.
 
     Args:
-        module: what it runs, as `python -m module FD`.
+        module: what it runs.
         settings: environment variables that it has from its first moment.
         grouped: it belongs to this process's group, so that one signal ends both, and ignores Ctrl-C itself.
     """
 
     def __init__(self, module: str, settings: dict[str, str], *, grouped: bool = False) -> None:
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), *_bound()],
+        self._over = Event()
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                command(module, theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
                 env=os.environ | settings,
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is not for what a worker says
-                start_new_session=not grouped,  # Ctrl-C in a terminal is this process's to handle
+                process_group=None if grouped else OWN_GROUP,
             )
+
+        try:
+            self._process = _by_a_thread_that_stays(start, self._over)
+        except BaseException:
+            self.connection.close()
+            raise
         finally:
             theirs.close()
 
@@ -65,22 +73,28 @@ class Worker:
         """Ends it at once, in whatever it hangs."""
         self._process.kill()
         self._process.wait()
+        self._over.set()
 
     def end(self) -> None:
         """Waits until it has ended, which it does when its socket is closed; kills it if it does not."""
         try:
             self._process.wait(SECONDS_TO_END)
+            self._over.set()
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
 
 
-def _bound() -> list[str]:
-    """What tells a worker whether it may end with the thread that starts it."""
-    return [BOUND] if current_thread() is main_thread() else []
+def _by_a_thread_that_stays(start: Callable[[], Value], over: Event) -> Value:
+    """What `start` gives: to the kernel the thread that calls it is the worker's parent, whose end is the worker's."""
+    started: Future[Value] = Future()
 
+    def run() -> None:
+        try:
+            started.set_result(start())
+        except BaseException as error:
+            started.set_exception(error)
+        else:
+            over.wait()
 
-def end_with_parent() -> None:
-    """Has the kernel end this process when the thread that started it ends, so that no hanging one is left behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    Thread(target=run, name="parent", daemon=True).start()
+    return started.result()

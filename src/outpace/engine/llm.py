@@ -84,6 +84,8 @@ class LLM:
                 group=ALONE if self.ranks is None else self.ranks.group,
                 weights=asked.config.weights,
             )
+            if self.ranks is not None:
+                self.ranks.wait_loaded()
             self._start(*parts, asked.config, asked.drafter)
         except BaseException:
             self.close()

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -30,6 +31,9 @@ from outpace.server.wire import Start
 MAX_HEADER_BYTES = 64 << 10
 KEEP_ALIVE_S = 75
 """An idle connection is kept for longer than clients keep theirs, so that none is closed just as it is used again."""
+SWITCH_S = 0.001
+"""How long a thread that reads a body or spells a prompt may keep Python's lock from the loop, which tells the streams.
+Python's own 5 ms come with every turn of the loop."""
 CLOSE_S = 5
 """Between the end of the last answer and that of connections whose clients do not take or send what they should."""
 
@@ -103,6 +107,7 @@ class _Run:
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
         gc.collect()
         gc.freeze()  # what was imported stays: looking through it again would hold all streams up
+        sys.setswitchinterval(SWITCH_S)
         http = asyncio.create_task(self._http.serve(self._sockets))
         engine = asyncio.create_task(self._client.run())
         reports = asyncio.create_task(report(self._client, self._config.log_interval))

@@ -92,6 +92,13 @@ class Refused(_Message, frozen=True, kw_only=True):
     message: str
 
 
+class Untried(_Message, frozen=True, kw_only=True):
+    """A request's grammar could not be tried for want of time, memory or processes: it may be sent again."""
+
+    id: int
+    message: str
+
+
 class Broken(_Message, frozen=True, kw_only=True):
     """A request made the engine raise: it alone is given up."""
 
@@ -148,6 +155,12 @@ class Beat(_Message, frozen=True, kw_only=True):
     """The engine gets on: see `pulse`."""
 
 
+class Stalled(_Message, frozen=True, kw_only=True):
+    """The engine does not get on, and what its ranks are doing: no sign of life."""
+
+    message: str
+
+
 class Lost(_Message, frozen=True, kw_only=True):
     """The engine process is going down, and why."""
 
@@ -155,7 +168,9 @@ class Lost(_Message, frozen=True, kw_only=True):
 
 
 ToEngine = Start | Submit | Abort | AskState
-FromEngine = Ready | CannotStart | Accepted | Refused | Broken | Piece | Aborted | State | Beat | Lost
+FromEngine = (
+    Ready | CannotStart | Accepted | Refused | Untried | Broken | Piece | Aborted | State | Beat | Stalled | Lost
+)
 Message = ToEngine | FromEngine
 
 

@@ -14,7 +14,7 @@ from outpace.server.engine_client import client as module
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.jobs import Submission, Unavailable
 from outpace.server.engine_client.restarts import Restarts
-from outpace.server.wire import Beat, CannotStart, FromEngine, Ready, Start, ToEngine
+from outpace.server.wire import Beat, CannotStart, FromEngine, Ready, Stalled, Start, ToEngine
 
 READY = Ready(settings={"model": {}, "graphs": {}, "engine": {"max_rows": 4}})
 LACK = CannotStart(message="KV pages need 3 GiB; 1 GiB is free")
@@ -147,6 +147,22 @@ def test_a_load_that_hangs_is_killed_and_one_that_gets_on_is_not() -> None:
         await until(lambda: made.ready)
         await asyncio.sleep(0.8)  # it is idle, and may be silent
         assert made.ready and made.num_deaths == 1
+        running.cancel()
+
+    run(work)
+
+
+def test_what_a_hanging_engine_says_of_its_ranks_is_no_sign_of_life() -> None:
+    async def work() -> None:
+        told: list[Step] = [step for _ in range(100) for step in (Stalled(message="rank 1 is behind"), 0.1)]
+        made = client([READY, *told], hang_timeout=0.5)
+        running = asyncio.create_task(made.run())
+        await until(lambda: made.ready)
+        answer = waiting(made)
+        with pytest.raises(Unavailable, match=r"no sign of life for 0.5 s: rank 1 is behind"):
+            async for _ in answer:
+                pass
+        answer.close()
         running.cancel()
 
     run(work)

@@ -8,7 +8,9 @@ import pytest
 
 from outpace import EngineError, RequestError, SamplingParams
 from outpace.server.engine_client.desk import Desk
-from outpace.server.wire import Aborted, Accepted, Submit, ToEngine, pack
+from outpace.server.engine_client.jobs import Unavailable
+from outpace.server.http import api_errors
+from outpace.server.wire import Aborted, Accepted, Submit, ToEngine, Untried, pack
 
 WANTED = ([1], SamplingParams(seed=1))
 
@@ -69,5 +71,20 @@ def test_what_cannot_be_written_is_refused_alone() -> None:
         assert num_submitted(sent) == 1
         desk.hear(Accepted(id=right.jobs[0].id))
         await right.begun()
+
+    asyncio.run(work())
+
+
+def test_what_could_not_be_tried_may_be_sent_again_and_is_counted() -> None:
+    async def work() -> None:
+        desk, _ = desk_of(slots=2)
+        submission = desk.submit([WANTED], 60.0)
+        desk.hear(Untried(id=0, message="no memory"))
+        with pytest.raises(Unavailable, match="no memory") as caught:
+            await submission.begun()
+        refusal = api_errors.of(caught.value)
+        assert (refusal.status, refusal.code, refusal.retry_after) == (503, "grammar_untried", 1)
+        assert desk.totals.untried == 1 and desk.num_running == 0
+        submission.close()
 
     asyncio.run(work())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Semaphore, Thread
+from typing import Any
 
 import pytest
 
 from outpace.server.engine_process import pulse as module
-from outpace.server.engine_process.pulse import Pulse
+from outpace.server.engine_process.pulse import STALLED_LOOKS, Pulse
 from server.running import until
 
 
@@ -66,7 +67,7 @@ class Working:
 class Watched:
     """A pulse, a thread that it looks at, and a clock."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: float) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self.now = 0.0
         self._looks, self._told, self.working = Looks(), list[None](), Working()
         monkeypatch.setattr(module, "Event", lambda: self._looks)
@@ -82,7 +83,7 @@ class Watched:
 
 
 @contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch, **options: float) -> Iterator[Watched]:
+def watched(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[Watched]:
     made = Watched(monkeypatch, **options)
     try:
         yield made
@@ -104,6 +105,17 @@ def test_a_thread_that_stands_still_does_not(monkeypatch: pytest.MonkeyPatch) ->
         assert step.beats(), "it is where it was not before"
         until(lambda: not step.beats())  # it has come to where it stands
         assert not any(step.beats() for _ in range(12))
+        step.working.move()
+        assert step.beats()
+
+
+def test_one_that_stands_still_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled: list[None] = []
+    with watched(monkeypatch, stalled=lambda: stalled.append(None)) as step:
+        until(lambda: not step.beats())
+        for _ in range(3 * STALLED_LOOKS):
+            step.beats()
+        assert len(stalled) == 3, "and again after as many looks"
         step.working.move()
         assert step.beats()
 

@@ -13,6 +13,7 @@ import pytest
 from engine.tiny import engine, tiny_drafter, tiny_target
 from engine.worded import worded_target
 from outpace import LLM, Grammar, SamplingParams
+from outpace.engine.grammars.trials import untried
 from outpace.errors import EngineError, RequestError
 from outpace.server.engine_process.serving import Serving
 from outpace.server.wire import (
@@ -26,6 +27,7 @@ from outpace.server.wire import (
     Refused,
     State,
     Submit,
+    Untried,
     WireError,
 )
 
@@ -327,8 +329,21 @@ def test_who_waits_for_a_grammar_can_be_aborted_and_is_refused_in_the_end(monkey
     side.serving.handle([Abort(id=0)])
     monkeypatch.setattr("outpace.server.engine_process.serving.COMPILE_WAIT_S", 0.0)
     side.run()
-    (refused,) = [m for m in side.messages if isinstance(m, Refused)]
-    assert refused.id == 1 and "simpler" in refused.message
+    (late,) = [m for m in side.messages if isinstance(m, Untried)]
+    assert late.id == 1 and "send the request again" in late.message
+
+
+def test_a_grammar_that_could_not_be_tried_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = engine(worded_target())
+    side, failed = Side(llm), Future[Any]()
+    failed.set_exception(untried("no memory is left"))
+    monkeypatch.setattr(llm.engine.grammars, "begin", lambda grammar: failed)
+    side.submit(0, [1, 2], grammar=Grammar.regex("a"))
+    side.submit(1, [3, 4])
+    side.run()
+    (told,) = [m for m in side.messages if isinstance(m, Untried | Refused | Broken)]
+    assert told == Untried(id=0, message="grammar: it could not be tried: no memory is left; send the request again")
+    assert len(side.tokens(1)) == 12
 
 
 def test_a_grammar_that_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,22 +6,25 @@ import asyncio
 import gc
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from threading import get_ident
+from threading import Lock, get_ident
 from time import clock_gettime, pthread_getcpuclockid, thread_time
 from typing import Any, NoReturn
 
 import httpx2 as httpx
+import msgspec
 import pytest
 from fastapi import APIRouter, FastAPI
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.server.asking.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
-from outpace.server.http import api_errors, bodies
+from outpace.server.asking.strict import PART as CHECKED
+from outpace.server.http import api_errors, bodies, pieces
 from outpace.server.http.api_errors import ApiError
 from outpace.server.http.bodies import LARGE, MAX_NESTED, MAX_TEXTS, MAX_VALUES, BoundedRoute, check_shape
 from outpace.server.http.observing import KEY, Facts
@@ -57,7 +60,7 @@ def test_too_much_is_refused_before_any_of_it_is_made(name: str, monkeypatch: py
     def reading(*_: Any, **__: Any) -> NoReturn:
         raise AssertionError("the body was read")
 
-    monkeypatch.setattr(bodies.msgspec.json, "decode", reading)
+    monkeypatch.setattr(bodies, "read", reading)
     monkeypatch.setattr(bodies.json, "loads", reading)
     response = asyncio.run(post(TOO_MUCH[name]))
     assert response.status_code == 400
@@ -66,6 +69,12 @@ def test_too_much_is_refused_before_any_of_it_is_made(name: str, monkeypatch: py
 
 async def post(body: bytes) -> httpx.Response:
     """To an application of one route, in this loop."""
+    (response,) = await post_all(body)
+    return response
+
+
+async def post_all(*contents: bytes) -> list[httpx.Response]:
+    """All at once."""
     routes = APIRouter(route_class=BoundedRoute)
 
     @routes.post("/")
@@ -79,8 +88,9 @@ async def post(body: bytes) -> httpx.Response:
     async def observed(scope: Any, receive: Any, send: Any) -> None:
         await app(scope | {KEY: Facts("r")}, receive, send)
 
+    headers = {"Content-Type": "application/json"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(observed), base_url="http://here") as client:
-        return await client.post("/", content=body, headers={"Content-Type": "application/json"})
+        return await asyncio.gather(*(client.post("/", content=body, headers=headers) for body in contents))
 
 
 LONG_TEXTS = {
@@ -181,7 +191,7 @@ def test_the_most_that_is_taken_is_made_quickly(name: str) -> None:
     check_shape(body)
 
     def make() -> None:
-        value = bodies.msgspec.json.decode(body)
+        value = pieces.read(body)
         try:
             kind.model_validate(value | {"model": "tiny"})
         except ValidationError as error:
@@ -216,6 +226,115 @@ def test_others_go_on_while_a_long_text_is_made(model: Path) -> None:
 
     told = asyncio.run(worked())
     assert max(after - before for before, after in pairwise(told)) < 0.6 * told[-1]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE", 4)
+
+
+NUMBERS = st.lists(st.integers(-9, 9_999), max_size=9)
+BODIES = st.fixed_dictionaries({"a": VALUES | NUMBERS | st.lists(NUMBERS, max_size=5), "b": VALUES})
+
+
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=BODIES, indent=st.none() | st.just(1), data=st.data())
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_are_the_whole(value: Any, indent: int | None, data: st.DataObject) -> None:
+    """Also where a byte is missing, or one too many."""
+    body = json.dumps(value, indent=indent, ensure_ascii=False).encode()
+    assert pieces.read(body) == value
+    at, more = (
+        data.draw(st.integers(0, len(body) - 1)),
+        data.draw(st.sampled_from([b",", b"]", b"[", b"{", b"}", b'"', b"1", b"\xff", b""])),
+    )
+    wrong = body[:at] + more + body[at + (not more) :]
+    try:
+        expected = msgspec.json.decode(wrong)
+    except msgspec.DecodeError:
+        with pytest.raises(msgspec.DecodeError):
+            pieces.read(wrong)
+    else:
+        assert pieces.read(wrong) == expected
+
+
+class _Decoder:
+    """Notes how many values were made in one go."""
+
+    def __init__(self, made: list[int]) -> None:
+        self._made = made
+
+    def decode(self, text: bytes) -> Any:
+        value = msgspec.json.decode(text)
+        self._made.append(text.count(b",") if isinstance(value, list | dict) else 0)
+        return value
+
+
+@pytest.mark.parametrize("name", ["token ids", "ids to read", "many prompts", "messages"])
+def test_no_piece_holds_many_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(pieces, "_VALUE", _Decoder(made))
+    prompts = {"prompt": [list(range(5000))] * 100 + [list(range(300_000))]}
+    messages = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a, b"}] * 50}] * 300}
+    others = {"many prompts": json.dumps(prompts), "messages": json.dumps(messages)}
+    body = others[name].encode() if name in others else MOST[name][1]
+    assert pieces.read(body) == json.loads(body)
+    assert max(made) < pieces.PIECE
+
+
+def test_long_lists_of_all_kinds_are_refused() -> None:
+    """They cannot be read in pieces."""
+    mixed = json.dumps({"prompt": "a", "x": ["a", *[1] * (pieces.MAX_MIXED + 2)]}).encode()
+    refused = asyncio.run(post(mixed)).json()["error"]
+    assert refused["code"] == "too_many_values"
+    assert refused["message"] == "the body holds 131074 values in a list of more than numbers; at most 131072 are taken"
+
+
+@contextmanager
+def alone(busy: Lock) -> Iterator[None]:
+    assert busy.acquire(blocking=False), "another one is being read"
+    try:
+        yield
+    finally:
+        busy.release()
+
+
+def test_a_large_body_is_read_and_checked_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one at a time: a thread for each would hold the loop up the longer."""
+    threads: list[int] = []
+    busy = Lock()
+
+    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            threads.append(get_ident())
+            with alone(busy):
+                return work(*given)
+
+        return call
+
+    for name in ("check_shape", "read"):
+        monkeypatch.setattr(bodies, name, noted(getattr(bodies, name)))
+    monkeypatch.setattr(BoundedRoute, "_checked", noted(BoundedRoute._checked))
+    body = json.dumps({"a": "b" * LARGE}).encode()
+
+    responses = asyncio.run(post_all(body, body, body, b'{"a": 1}'))
+    assert {response.text for response in responses} == {"1"}
+    assert len(threads) == 9 and get_ident() not in threads
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 32, 1.5, True, "a", None, [1]])
+def test_a_wrong_token_id_is_named_by_its_place(wrong: Any) -> None:
+    """As if the list had been checked in one go."""
+    ids = [1] * (2 * CHECKED + 7)
+    ids[CHECKED + 3] = wrong
+    with pytest.raises(ValidationError) as caught:
+        DetokenizeRequest.model_validate({"tokens": ids})
+    (error,) = caught.value.errors(include_url=False)
+    with pytest.raises(ValidationError) as plain:
+        DetokenizeRequest.model_validate({"tokens": ids[: CHECKED - 1] + [wrong]})
+    (expected,) = plain.value.errors(include_url=False)
+    assert error == expected | {"loc": ("tokens", CHECKED + 3)}
+    assert DetokenizeRequest.model_validate({"tokens": [1] * CHECKED * 3}).tokens == [1] * CHECKED * 3
 
 
 def test_a_large_body_that_is_no_json_is_refused_as_a_small_one_is(server: Server) -> None:

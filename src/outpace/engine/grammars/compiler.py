@@ -103,14 +103,17 @@ class Compiler:
 
         Raises:
             RequestError: it cannot be honoured, admits nothing, or takes too long.
+            TrialFailed: it could not be tried.
         """
         compiling = self.begin(grammar)
         try:
             error = compiling.exception(COMPILE_S)
         except OutOfTime as late:
-            raise too_slow() from late
+            raise RequestError(f"grammar: it was not compiled within {COMPILE_S:g} s; make it simpler") from late
         if error is not None:  # told anew each time: a kept one would grow with every place that it passes
-            raise RequestError(str(error) if isinstance(error, RequestError) else f"grammar: {error!r:.500}")
+            if isinstance(error, RequestError):
+                raise type(error)(str(error))
+            raise RequestError(f"grammar: {error!r:.500}")
         return compiling.result()
 
     def _compile(self, grammar: Grammar) -> Compiled:
@@ -140,8 +143,3 @@ def _step_back() -> None:
     """Lets the thread that decodes go first."""
     if sys.platform == "linux":  # elsewhere a priority is a process's
         os.setpriority(os.PRIO_PROCESS, get_native_id(), 5)
-
-
-def too_slow(seconds: float = COMPILE_S) -> RequestError:
-    """It was not compiled in time."""
-    return RequestError(f"grammar: it was not compiled within {seconds:g} s; make it simpler")

@@ -1,8 +1,9 @@
-"""The trial process: `python -m outpace.engine.grammars.trial_process FD`, started by `trials` and by nobody else.
+"""The trial process, started by `trials` and by nobody else.
 
 A grammar is compiled here first, in a child that the kernel ends if it takes more than its time or memory. A child is
 forked in milliseconds from a process that has one thread and has read the vocabulary already, and it leaves nothing
-behind. The process ends with its connection, over which come the vocabulary and then a socket for each grammar.
+behind; another one waits for it and says how it ended, for not every end is the grammar's fault. The process ends with
+its connection, over which come the vocabulary and then a socket for each grammar.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import resource
 import signal
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,8 +34,10 @@ MEMORY_MIB = 128
 """Beside what the process had before."""
 PREFIX = 4
 """Bytes of a length before a message, most significant first."""
-BEGUN = b"\0"
-"""Comes before a verdict: from here on the limits hold, and an end without a verdict is theirs."""
+OUT_OF_TIME, OUT_OF_MEMORY = signal.SIGPROF, signal.SIGABRT
+"""What ends a child that is above a limit of its own. The library aborts where it gets no memory."""
+BY_ITSELF = (OUT_OF_TIME, OUT_OF_MEMORY, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""Ends that another trial would come to as well. Others come from outside, as where the machine has no memory left."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The grammar in the library's notation, if it can be honoured."""
     error: str = ""
     """Else why not."""
+    ended_by: int = 0
+    """Else the signal that ended the trial."""
 
 
 def main(descriptor: int) -> None:
@@ -62,28 +66,53 @@ def main(descriptor: int) -> None:
             with socket.socket(fileno=descriptors[0]) as asked:
                 try:
                     is_child = os.fork() == 0
-                except OSError as error:  # nothing is said, which is no verdict
-                    print(f"outpace: no process could be started to try a grammar in: {error}", file=sys.stderr)
+                except OSError as error:
+                    _say_forkless(error)
                     continue
                 if is_child:
-                    _try(asked, index, vocabulary.num_ids)
+                    _watch(asked, index, vocabulary.num_ids)
 
 
-def _try(asked: socket.socket, index: LLTokenizer, num_ids: int) -> NoReturn:
-    """In a child: reads a grammar, says what came of it, and ends."""
+def _watch(asked: socket.socket, index: LLTokenizer, num_ids: int) -> NoReturn:
+    """In a child: has a grammar tried in one of its own, and tells how that ended if it could not do so itself."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        ours, theirs = socket.socketpair()
+        child = os.fork()
+        if not child:
+            _try(asked, theirs, index, num_ids)
+        theirs.close()
+        said, status = _all(ours), os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):
+            said = msgspec.msgpack.encode(Verdict(ended_by=os.WTERMSIG(status)))
+        asked.sendall(said)
+    except OSError as error:  # or nobody wants to know any more
+        _say_forkless(error)
+    finally:
+        os._exit(0)
+
+
+def _say_forkless(error: OSError) -> None:
+    """Nothing is said to the one who asked, which is no verdict."""
+    print(f"outpace: no process could be started to try a grammar in: {error}", file=sys.stderr)
+
+
+def _try(asked: socket.socket, told: socket.socket, index: LLTokenizer, num_ids: int) -> NoReturn:
+    """In its child: reads a grammar, says what came of it, and ends."""
     try:
         _bound()
-        _tell(asked, BEGUN)
         grammar = msgspec.msgpack.decode(_all(asked), type=Grammar)
         try:
             source = source_of(grammar)
             build(index, source, num_ids)
             verdict = Verdict(source=source)
+        except MemoryError:
+            os.abort()
         except RequestError as error:
             verdict = Verdict(error=str(error))
         except Exception as error:  # whatever the library raises, it is of this grammar
             verdict = Verdict(error=f"grammar: {error!r:.500}")
-        _tell(asked, msgspec.msgpack.encode(verdict))
+        told.sendall(msgspec.msgpack.encode(verdict))
     finally:
         os._exit(0)
 
@@ -100,14 +129,5 @@ def _bound() -> None:
     signal.setitimer(signal.ITIMER_REAL, WALL_S)
 
 
-def _tell(asked: socket.socket, said: bytes) -> None:
-    with suppress(OSError):
-        asked.sendall(said)
-
-
 def _all(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from contextlib import suppress
 from threading import Lock
@@ -16,7 +17,7 @@ from outpace.grammar import Grammar
 
 
 class TrialFailed(RequestError):
-    """A grammar could not be tried, which is not its fault."""
+    """A grammar could not be tried, which is not its fault: the same request may be served a moment later."""
 
 
 class Trials:
@@ -33,6 +34,7 @@ class Trials:
 
         Raises:
             RequestError: it cannot be honoured, or is above a limit.
+            TrialFailed: nobody can say.
         """
         asked = msgspec.msgpack.encode(grammar)
         try:
@@ -41,14 +43,10 @@ class Trials:
             except ConnectionError:  # the process died just now
                 answer = self._ask(asked)
         except OSError as error:
-            raise TrialFailed(f"grammar: it could not be tried: {error}; send the request again") from error
-        if not answer:
-            raise RequestError(
-                f"grammar: to compile it takes more than {trial.CPU_S:g} s of a core ({trial.WALL_S:g} s in all) or "
-                f"{trial.MEMORY_MIB} MiB; make it simpler: fewer patterns that must hold at once, lower counts of "
-                "repetition"
-            )
+            raise untried(str(error)) from error
         verdict = msgspec.msgpack.decode(answer, type=trial.Verdict)
+        if verdict.ended_by:
+            raise _ended(verdict.ended_by)
         if verdict.error:
             raise RequestError(verdict.error)
         return verdict.source
@@ -64,10 +62,10 @@ class Trials:
             self._end()
 
     def _ask(self, grammar: bytes) -> bytes:
-        """A verdict; nothing of a trial that a limit ended.
+        """A verdict.
 
         Raises:
-            OSError: no trial was begun.
+            OSError: there is none.
         """
         ours, theirs = socket.socketpair()
         with ours:
@@ -78,12 +76,12 @@ class Trials:
                 ours.sendall(grammar)
                 ours.shutdown(socket.SHUT_WR)
                 answer = b"".join(iter(lambda: ours.recv(1 << 16), b""))
-                if not answer.startswith(trial.BEGUN):
+                if not answer:
                     raise ConnectionResetError("the process for it ended")
             except OSError:
                 self._give_up(worker)
                 raise
-        return answer.removeprefix(trial.BEGUN)
+        return answer
 
     def _hand_over(self, connection: socket.socket) -> Worker:
         """Which process was given it."""
@@ -120,3 +118,31 @@ class Trials:
             self._end()
             raise
         return worker
+
+
+def untried(why: str) -> TrialFailed:
+    """For want of time, memory or processes on this machine."""
+    return TrialFailed(f"grammar: it could not be tried: {why}; send the request again")
+
+
+def _ended(signal_number: int) -> RequestError:
+    """What a trial is told of that was ended by a signal."""
+    if signal_number == signal.SIGALRM:
+        return untried(f"the machine is so busy that it had no {trial.CPU_S:g} s of a core within {trial.WALL_S:g} s")
+    if signal_number not in trial.BY_ITSELF:
+        return untried(f"the process for it was ended by {_name(signal_number)}, as where memory is short")
+    above = {
+        trial.OUT_OF_TIME: f"more than {trial.CPU_S:g} s of a core",
+        trial.OUT_OF_MEMORY: f"more than {trial.MEMORY_MIB} MiB",
+    }.get(signal.Signals(signal_number), f"what ends the compiler ({_name(signal_number)})")
+    return RequestError(
+        f"grammar: to compile it takes {above}; make it simpler: fewer patterns that must hold at once, lower counts "
+        "of repetition"
+    )
+
+
+def _name(signal_number: int) -> str:
+    try:
+        return signal.Signals(signal_number).name
+    except ValueError:
+        return f"signal {signal_number}"

@@ -23,13 +23,13 @@ import msgspec
 import torch
 
 from outpace.distributed import rendezvous
-from outpace.distributed.group import Calls
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.workers import Worker
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.failures import Failures, is_fatal
 from outpace.engine.ranks.likeness import unlike_versions, versions
 from outpace.engine.ranks.orders import Answer, Order
+from outpace.engine.ranks.whereabouts import Progress, Whereabouts
 from outpace.errors import EngineError
 from outpace.wording import count_of
 
@@ -70,10 +70,10 @@ class Crew:
         self._lock = Lock()
         self._error: EngineError | None = None
         self._failed = Event()
-        self.calls = Calls()
-        """Of the group, once this rank has joined it."""
-        self._num_forwards = 0
-        self._failures = Failures(len(pipes), lambda: (self._num_forwards, self.calls.begun), self._failed)
+        self.progress = Progress()
+        """This rank's own."""
+        self.whereabouts = Whereabouts(self.progress.beat)
+        self._failures = Failures(len(pipes), self._place, self._failed)
         for rank in range(1, 1 + len(pipes)):
             Thread(target=self._watch, args=(rank,), name=f"rank {rank}", daemon=True).start()
         self._end = weakref.finalize(self, _end, pipes, workers)
@@ -98,7 +98,7 @@ class Crew:
             if unlike := unlike_versions([versions(), *(here.versions for here in self.hear(orders.Here))]):
                 self.fail(*unlike)
         except BaseException:
-            self.close()
+            self.close()  # nobody else has it yet
             raise
         return self
 
@@ -201,13 +201,13 @@ class Crew:
         Raises:
             EngineError: a rank died, or ranks did not raise alike.
         """
-        self._num_forwards += 1
+        self.progress.num_forwards += 1
         failed: Exception | None = None
         with self.in_step():
             try:
                 yield
             except Exception as error:
-                if is_fatal(error, self.calls):
+                if is_fatal(error, self.progress.calls):
                     raise
                 if why := self._failures.why_alone():
                     raise self._explained(error, f"; {why}") from error
@@ -216,8 +216,13 @@ class Crew:
             self.tell(orders.GoOn())
             raise failed
 
+    def _place(self) -> tuple[int, int]:
+        """Where this rank stands: see `failures`."""
+        return self.progress.num_forwards, self.progress.calls.begun
+
     def _explained(self, error: BaseException, more: str = "") -> EngineError:
         if not self._failed.wait(0.0 if more else SECONDS_TO_NOTICE):
+            more = more or f"; {self.whereabouts.of_all()}"
             self._fail(0, f"it raised {type(error).__name__}: {error}{more}")
         assert self._error is not None
         return self._error
@@ -252,7 +257,7 @@ class Crew:
             while True:
                 match answer := pipe.receive():
                     case orders.Beat():
-                        pass
+                        self.whereabouts.note(rank, answer)
                     case orders.Checked():
                         self._compare(rank, answer)
                     case orders.Raised():
@@ -265,7 +270,8 @@ class Crew:
                         answers.put(answer)
         except PipeClosed as error:
             ended = self._workers[rank - 1].how_it_ended() if self._workers else None
-            self._fail(rank, f"its process {ended}" if ended else str(error))
+            last = self.whereabouts.of(rank)
+            self._fail(rank, f"its process {ended}" if ended else f"{error}{f' ({last})' if last else ''}")
             if self._workers:
                 self._workers[rank - 1].kill()  # one that hangs would hold others in a collective
 

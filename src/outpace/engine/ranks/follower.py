@@ -1,4 +1,4 @@
-"""A rank that does what the first one says: `python -m outpace.engine.ranks.follower FD`, or a process of torchrun.
+"""A rank that does what the first one says: a process that the first one started, or one of torchrun's.
 
 It loads its share, then runs plan after plan on a runner of its own. The scheduler, control, requests and texts exist
 in the first rank alone. It ends with its connection, at any moment, so that it never outlives the first rank; where it
@@ -11,7 +11,6 @@ import faulthandler
 import os
 import signal
 import socket
-import sys
 import time
 from contextlib import ExitStack, suppress
 from queue import SimpleQueue
@@ -25,7 +24,6 @@ from outpace.distributed import nccl
 from outpace.distributed.launcher import Launched
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import device_of, join, reach_store
-from outpace.distributed.workers import BOUND, end_with_parent
 from outpace.engine.devices import DTYPES
 from outpace.engine.grammars.masks import THE_FIRST_RANKS, Masks
 from outpace.engine.memory import free_bytes
@@ -35,6 +33,7 @@ from outpace.engine.ranks.checksum import Checksum
 from outpace.engine.ranks.failures import is_fatal
 from outpace.engine.ranks.likeness import digests, versions
 from outpace.engine.ranks.orders import Order
+from outpace.engine.ranks.whereabouts import WAITING, Progress
 from outpace.engine.runner import Runner
 from outpace.engine.warm_up import compile_common
 from outpace.errors import OutpaceError
@@ -65,15 +64,19 @@ def follow(pipe: Pipe[Order], here: Launched | None = None, store: Store | None 
         signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the first rank decides when this one ends
     faulthandler.register(signal.SIGUSR1)  # shows on stderr where a rank stands that does not get on
     queue: SimpleQueue[Order] = SimpleQueue()
+    progress = Progress()
     Thread(target=_read, args=(pipe, queue), name="orders", daemon=True).start()
     try:
         pipe.send(orders.Here(versions=versions()))
-        Thread(target=_beat, args=(pipe,), name="beat", daemon=True).start()
-        runner = _ready(pipe, queue, here, store)
-        forwards = _Forwards(runner, pipe, queue)
+        Thread(target=_beat, args=(pipe, progress), name="beat", daemon=True).start()
+        runner = _ready(pipe, queue, here, store, progress)
+        forwards = _Forwards(runner, pipe, queue, progress)
         with ExitStack() as phases:
             while True:
-                _obey(queue.get(), runner, forwards, pipe, phases)
+                progress.begin(WAITING)
+                order = queue.get()
+                progress.begin(f"at {type(order).__name__}")
+                _obey(order, runner, forwards, pipe, phases)
     except BaseException as error:
         with suppress(PipeClosed):  # nobody is left to hear it
             pipe.send(orders.Failed(message=_said(error)))
@@ -94,16 +97,19 @@ def _read(pipe: Pipe[Order], queue: SimpleQueue[Order]) -> None:
     os._exit(0)
 
 
-def _beat(pipe: Pipe[Order]) -> None:
+def _beat(pipe: Pipe[Order], progress: Progress) -> None:
     with suppress(PipeClosed):  # the reader ends the process
         while True:
             time.sleep(SECONDS_A_BEAT)
-            pipe.send(orders.Beat())
+            pipe.send(progress.beat())
 
 
-def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, store: Store | None) -> Runner:
+def _ready(
+    pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, store: Store | None, progress: Progress
+) -> Runner:
     load = queue.get()
     assert isinstance(load, orders.Load)
+    progress.begin("joining the others")
     if load.num_threads is not None:
         torch.set_num_threads(load.num_threads)
     local_rank = load.rank if here is None else here.local_rank
@@ -111,7 +117,10 @@ def _ready(pipe: Pipe[Order], queue: SimpleQueue[Order], here: Launched | None, 
     if store is None:
         assert load.port is not None
         store = reach_store(load.port)
+    progress.device = str(device)
     group = with_sums(join(store, load.rank, load.size, device), device, load.sums)
+    progress.calls = group.calls
+    progress.begin("loading")
     target, drafter = load_parts(
         locate(load.model),
         load.drafter,
@@ -176,14 +185,14 @@ def _obey(order: Order, runner: Runner, forwards: _Forwards, pipe: Pipe[Order], 
 class _Forwards:
     """This rank's forwards, one after another."""
 
-    def __init__(self, runner: Runner, pipe: Pipe[Order], queue: SimpleQueue[Order]) -> None:
-        self._runner, self._pipe, self._queue = runner, pipe, queue
+    def __init__(self, runner: Runner, pipe: Pipe[Order], queue: SimpleQueue[Order], progress: Progress) -> None:
+        self._runner, self._pipe, self._queue, self._progress = runner, pipe, queue, progress
         self._checksum = Checksum(runner.num_ahead)
-        self._num = 0
 
     def run(self, plan: Plan, masks: Masks | None) -> None:
         """Runs one. What it raises is over and done with if all ranks raised alike, else the end of this one."""
-        self._num += 1
+        self._progress.num_forwards += 1
+        num = self._progress.num_forwards
         calls = self._runner.target.group.calls
         try:
             ticket = self._runner.enqueue(plan, masks)
@@ -191,16 +200,10 @@ class _Forwards:
             if is_fatal(error, calls):
                 raise
             message = _said(error)
-            self._pipe.send(orders.Raised(num_forwards=self._num, num_collectives=calls.begun, message=message))
+            self._pipe.send(orders.Raised(num_forwards=num, num_collectives=calls.begun, message=message))
             if not isinstance(self._queue.get(), orders.GoOn):
                 raise  # the first rank had no error, and is further
             return
         seen = self._checksum.add(ticket)
         if seen is not None:
             self._pipe.send(orders.Checked(num_forwards=seen[0], checksum=seen[1]))
-
-
-if __name__ == "__main__":
-    if BOUND in sys.argv:
-        end_with_parent()
-    main(int(sys.argv[1]))

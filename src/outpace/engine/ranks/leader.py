@@ -51,7 +51,6 @@ class Leader(Runner):
     def __init__(self, pair: Pair, config: ResolvedConfig, crew: Crew) -> None:
         super().__init__(pair, config)
         self._crew = crew
-        crew.calls = pair.target.group.calls
         self._checksum = Checksum(self.num_ahead)
 
     @contextmanager
@@ -70,7 +69,9 @@ class Leader(Runner):
         """
         if self.target.group.rehearsal.on:
             return super().enqueue(plan, masks)
-        self._crew.tell(orders.order_of(plan, masked=masks is not None))
+        order = orders.order_of(plan, masked=masks is not None)
+        self._crew.tell(order)
+        self._crew.progress.begin(f"at {type(order).__name__}")
         with self._crew.in_forward():
             ticket = super().enqueue(plan, masks)
         with self._crew.in_step():

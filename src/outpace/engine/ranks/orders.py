@@ -118,7 +118,19 @@ class Here(_Message, frozen=True, kw_only=True):
 
 
 class Beat(_Message, frozen=True, kw_only=True):
-    """The rank's process lives, whatever it is doing."""
+    """The rank's process lives, and what it is doing."""
+
+    host: str = ""
+    pid: int = 0
+    device: str = ""
+    """Once it knows."""
+    doing: str = ""
+    seconds: float = 0.0
+    """For which it has been doing so."""
+    num_forwards: int = 0
+    begun: int = 0
+    ended: int = 0
+    """Collectives, as far as the host goes."""
 
 
 class Loaded(_Message, frozen=True, kw_only=True):

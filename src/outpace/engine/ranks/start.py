@@ -136,22 +136,30 @@ class Ranks:
         except BaseException:
             crew.close()
             raise
+        crew.progress.device, crew.progress.calls = str(own), group.calls
         if group.exchange is not None:
             crew.sets_free.append(group.exchange.stop)
         if own.type == "cuda":
             torch.cuda.set_device(own)  # of this thread; the other one was for waiting
         return cls(group, own, crew, asked)
 
-    def free_bytes(self) -> int:
-        """Memory that is free on every rank once all have loaded.
+    def whereabouts(self) -> str:
+        """What each rank is doing, those behind first; for who finds that they hang."""
+        return self._crew.whereabouts.of_all()
+
+    def wait_loaded(self) -> None:
+        """Until every rank has loaded its share, from the same files.
 
         Raises:
-            EngineError: a rank could not load its share, or read other files.
+            EngineError: one could not, or read others.
         """
         own = digests(str(self._asked.source.path), self._asked.drafter)
         self._others = self._crew.hear(orders.Loaded)
         if unlike := unlike_files([own, *(other.checkpoints for other in self._others)]):
             self._crew.fail(*unlike)
+
+    def free_bytes(self) -> int:
+        """Memory that is free on every rank, after `wait_loaded`."""
         return min(free_bytes(self.device), *(other.free_bytes for other in self._others))
 
     def allocate(self, config: ResolvedConfig) -> None:

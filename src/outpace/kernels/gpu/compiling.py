@@ -24,6 +24,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from outpace.parent import end_with_parent
+
 logger = logging.getLogger(__name__)
 
 MOST_PROCESSES = 12
@@ -104,7 +106,8 @@ def compile_all(kernels: Sequence[Kernel], seconds: float, num_beside: int = 1) 
 
 def _fork(num: int, kernels: Sequence[Kernel], waiting: _Pipe, done: _Pipe) -> list[BaseProcess]:
     """Starts processes that compile what waits. One that hangs, for a thread that it does not have, is killed later."""
-    fork, arguments = multiprocessing.get_context("fork"), (kernels, waiting, done, driver.active.get_current_target())
+    fork = multiprocessing.get_context("fork")
+    arguments = (kernels, waiting, done, driver.active.get_current_target(), os.getpid())
     processes: list[BaseProcess] = [fork.Process(target=_work_off, args=arguments, daemon=True) for _ in range(num)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads
@@ -113,7 +116,8 @@ def _fork(num: int, kernels: Sequence[Kernel], waiting: _Pipe, done: _Pipe) -> l
     return processes
 
 
-def _work_off(kernels: Sequence[Kernel], waiting: _Pipe, done: _Pipe, target: GPUTarget) -> None:
+def _work_off(kernels: Sequence[Kernel], waiting: _Pipe, done: _Pipe, target: GPUTarget, parent: int) -> None:
+    end_with_parent(parent)
     launcher = getattr(driver.active, "launcher_cls", None)
     driver.set_active(NoDevice(target))
     while (place := waiting.take()) is not None:

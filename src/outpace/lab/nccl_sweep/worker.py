@@ -1,11 +1,10 @@
-"""One rank of one measurement: `python -m outpace.lab.nccl_sweep.worker FD`, started with the settings to be tried."""
+"""One rank of one measurement, a process that was started with the settings to be tried."""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -82,7 +81,3 @@ def _cells(group: Group, device: torch.device, operation: Operation, rows: int, 
 
 def _median_us(run: Callable[[], None], group: Group, device: torch.device) -> float:
     return median([time_us(run, group, device) / CALLS for _ in range(2 + REPEATS)][2:])
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

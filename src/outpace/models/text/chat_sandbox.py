@@ -44,6 +44,12 @@ _COMPILED_IN = ("_block_vars", "_loop_vars")
 """Arguments that Jinja's compiler adds to calls."""
 
 
+class Verbatim(str):
+    """A text that `tojson` leaves as it is, but for one within other JSON: what a model wrote where JSON should be."""
+
+    __slots__ = ()
+
+
 class ChatEnvironment(ImmutableSandboxedEnvironment):
     """Renders as transformers' `apply_chat_template` does, within the `Budget` that the context holds."""
 
@@ -274,6 +280,8 @@ def _tojson(
     """JSON as it is; Jinja's own filter would escape it for HTML."""
     if (indent or 0) > 16 or any(len(separator) > 16 for separator in separators or ()):
         raise SecurityError("the template indents or separates JSON by more than 16 characters")
+    if isinstance(value, Verbatim):
+        return str(value)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -13,7 +13,7 @@ import jinja2
 
 from outpace.errors import RequestError
 from outpace.models.text.chat_limits import BUDGET, Budget
-from outpace.models.text.chat_sandbox import ChatEnvironment
+from outpace.models.text.chat_sandbox import ChatEnvironment, Verbatim
 from outpace.models.text.typescript import declarations
 
 MAX_TEMPLATE_CHARACTERS = 256 << 10
@@ -164,7 +164,7 @@ def _plain(value: Any, depth: int, what: str) -> Any:
     """A copy made of JSON's own types, so that a template never holds an object with methods of ours."""
     if not depth:
         raise RequestError(f"{what} is nested more than {_MAX_DEPTH} deep; make it flatter")
-    if value is None or type(value) in (str, int, float, bool):
+    if value is None or type(value) in (str, int, float, bool, Verbatim):
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(item, depth - 1, what) for key, item in value.items()}

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from outpace.errors import RequestError
+from outpace.models.text.chat_sandbox import Verbatim
 from outpace.models.text.chat_template import Message
 
 
 def with_argument_objects(messages: Sequence[Message]) -> list[Message]:
     """The messages, with the arguments of past calls as objects: clients send JSON texts, which templates would quote.
 
-    Whatever else there is stays as it is; `ChatTemplate.render` judges it.
-
-    Raises:
-        RequestError: arguments are a text that is no JSON object.
+    A text that is no JSON object stays as it was written: a model can write one, or be cut off in it, and the client
+    sends it again with every turn, so refusing it would be the end of the conversation. Templates that print arguments
+    show it as the model wrote it. Whatever else there is stays as it is; `ChatTemplate.render` judges it.
     """
+    return _with_arguments(messages, _read)
+
+
+def with_named_texts(messages: Sequence[Message]) -> list[Message]:
+    """The same for a template that goes through arguments by name: such a text becomes the only one."""
+    return _with_arguments(messages, lambda said: {"arguments": str(said)} if isinstance(said, Verbatim) else said)
+
+
+def _with_arguments(messages: Sequence[Message], told: Callable[[Any], Any]) -> list[Message]:
     return [
-        {**message, "tool_calls": [_read(call, place) for call in message["tool_calls"]]}
+        {**message, "tool_calls": [_called(call, told) for call in message["tool_calls"]]}
         if isinstance(message, Mapping) and isinstance(message.get("tool_calls"), list)
         else message
-        for place, message in enumerate(messages)
+        for message in messages
     ]
 
 
@@ -54,15 +62,18 @@ def _is_named(call: Any) -> bool:
     return isinstance(function, Mapping) and isinstance(function.get("name"), str)
 
 
-def _read(call: Any, place: int) -> Any:
+def _called(call: Any, told: Callable[[Any], Any]) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, Mapping) or "arguments" not in function:
         return call
-    text = function["arguments"]
+    return {**call, "function": {**function, "arguments": told(function["arguments"])}}
+
+
+def _read(said: Any) -> Any:
+    if not isinstance(said, str):
+        return said
     try:
-        arguments = json.loads(text) if text.strip() else {}
+        arguments = json.loads(said) if said.strip() else {}
     except (ValueError, RecursionError):
         arguments = None
-    if not isinstance(arguments, dict):
-        raise RequestError(f"messages[{place}] calls a tool with {text!r:.60}; arguments must be a JSON object")
-    return {**call, "function": {**function, "arguments": arguments}}
+    return arguments if isinstance(arguments, dict) else Verbatim(said)

@@ -49,7 +49,7 @@ class Answering:
     continuous_usage: bool
     reader: Reader
     explain: Callable[[RequestError], ApiError] = api_errors.of
-    """Names the field of the request that is to blame."""
+    """Names the field of the request that is to blame; it does not keep the request."""
 
     def usage(self) -> dict[str, Any]:
         return usage(self.num_prompts, self.submission.jobs)
@@ -58,7 +58,7 @@ class Answering:
         """The response. One that streams begins when the engine took the request: what it refuses is no 200.
 
         Raises:
-            OutpaceError, TimeoutError: there is no answer.
+            ApiError, OutpaceError, TimeoutError: there is no answer.
         """
         try:
             if not stream:
@@ -68,6 +68,9 @@ class Answering:
             self.note_left()
             self.close()
             return Response(status_code=CLIENT_GONE)
+        except RequestError as error:
+            self.close()
+            raise self.explain(error) from error
         except BaseException:
             self.close()
             raise
@@ -138,6 +141,18 @@ class Answering:
 
     def _note_first(self) -> None:
         facts_of(self.request.scope).note_first_token()
+
+
+class Awaited(Response):
+    """A response that is waited for when all that made the request of its body is gone: answers may take minutes."""
+
+    def __init__(self, answering: Answering, *, stream: bool) -> None:
+        super().__init__()
+        self._answering, self._stream = answering, stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answering.respond(stream=self._stream)
+        await response(scope, receive, send)
 
 
 class EventStream(StreamingResponse):

@@ -13,10 +13,10 @@ from outpace.errors import RequestError
 from outpace.server.answering.calling import Calling
 from outpace.server.answering.formats import Envelope, Format
 from outpace.server.answering.reading import Reader
-from outpace.server.answering.response import Answering
+from outpace.server.answering.response import Answering, Awaited
 from outpace.server.api.backend import Backend
 from outpace.server.asking.protocol import MAX_CHOICES, Asked, ChatRequest, CompletionRequest
-from outpace.server.asking.sampling import choices, params_of, refused
+from outpace.server.asking.sampling import choices, params_of, refusing
 from outpace.server.asking.tools import Offer, blamed, params_under
 from outpace.server.http.api_errors import ApiError
 from outpace.server.http.observing import facts_of
@@ -31,10 +31,10 @@ async def answer(
     form: Format,
     offer: Offer | None = None,
 ) -> Response:
-    """Every prompt's choices, one after the other.
+    """Every prompt's choices, one after the other; they are begun, and the response is what waits for them.
 
     Raises:
-        ApiError, OutpaceError, TimeoutError: there is no answer.
+        ApiError, OutpaceError: there will be no answer.
     """
     _check_number(asked, len(prompts))
     _check_fits(asked)
@@ -43,12 +43,13 @@ async def answer(
         facts_of(request.scope).update(asked.labels)
     wanted = _wanted(backend, asked, prompts, offer)
     echoed = await _echoed(backend, prompts, asked.n or 1) if asked.echoes else None  # before anything runs
+    told, refused = None if offer is None else offer.told(), refusing(asked)
     answering = Answering(
         request=request,
         envelope=Envelope(form, backend.name),
-        submission=backend.client.submit(wanted, backend.request_timeout, () if offer is None else offer.form.special),
+        submission=backend.client.submit(wanted, backend.request_timeout, () if told is None else told.form.special),
         num_prompts=tuple(map(len, prompts)),
-        explain=lambda error: blamed(error, offer) or refused(error, asked),
+        explain=lambda error: blamed(error, told) or refused(error),
         include_usage=asked.include_usage,
         continuous_usage=asked.continuous_usage,
         reader=Reader(
@@ -56,10 +57,10 @@ async def answer(
             columnar=form.columnar,
             echoed=echoed,
             tells_prompt=asked.prompt_logprobs is not None,
-            calling=None if offer is None else partial(Calling, offer, early=bool(asked.stream)),
+            calling=None if told is None else partial(Calling, told, early=bool(asked.stream)),
         ),
     )
-    return await answering.respond(stream=bool(asked.stream))
+    return Awaited(answering, stream=bool(asked.stream))
 
 
 def _check_number(asked: Asked, num_prompts: int) -> None:

@@ -47,7 +47,7 @@ class SpokenMessage(Hinted):
 class PastFunction(Strict):
     name: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: Annotated[str, Field(max_length=MAX_ARGUMENTS)] = ""
-    """A JSON object, as a text; nothing is an empty one."""
+    """A JSON object, as a text; nothing is an empty one. What is none is shown to the model as it is: it wrote it."""
 
 
 class PastCall(Strict):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WrapValidator
 
 from outpace.config import MAX_BIASES
 from outpace.server.asking.conversation import BoundedJson, Messages, ToolChoice, Tools
 from outpace.server.asking.neutral import Neutral, NeutralStream
-from outpace.server.asking.strict import FIRST_ERROR, Name, Strict, check_size
+from outpace.server.asking.strict import FIRST_ERROR, Name, Strict, check_size, in_parts
 from outpace.server.asking.structured import ResponseFormat, StructuredOutputs
 
 MAX_CHOICES = 128
@@ -24,7 +24,8 @@ MAX_TOKEN_IDS = 1 << 20
 
 BIASES = BeforeValidator(partial(check_size, most=MAX_BIASES))
 TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS), FIRST_ERROR]
+IN_PARTS = WrapValidator(in_parts)
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS), FIRST_ERROR, IN_PARTS]
 Word = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -221,5 +222,5 @@ class DetokenizeRequest(Strict):
     """Body of /detokenize."""
 
     model: Name | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS), FIRST_ERROR]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS), FIRST_ERROR, IN_PARTS]
     skip_special_tokens: bool = False

@@ -105,12 +105,22 @@ def _limit(asked: Asked, room: int, default: int | None) -> int:
 
 def refused(error: RequestError, asked: Asked) -> ApiError:
     """A refusal with the client's name of what is wrong: the field that the message begins with, or else the prompt."""
+    return refusing(asked)(error)
+
+
+def refusing(asked: Asked) -> Callable[[RequestError], ApiError]:
+    """The same for later, when the request itself is gone."""
+    subject = asked.subject
     names = {field: name for name, (field, _) in FIELDS.items() if getattr(asked, name) is not None}
     if getattr(asked, "tools", None) is not None:
         names.setdefault("grammar", "tools")
     names |= {"tools": "tools", "max_tokens": asked.limit_name, "logprobs": asked.logprobs_name}
-    word = re.split(r"\W", str(error), maxsplit=1)[0]
-    return ApiError(400, str(error), code="invalid_value", param=names.get(word, asked.subject))
+
+    def refused(error: RequestError) -> ApiError:
+        word = re.split(r"\W", str(error), maxsplit=1)[0]
+        return ApiError(400, str(error), code="invalid_value", param=names.get(word, subject))
+
+    return refused
 
 
 def choices(params: SamplingParams, num_choices: int) -> list[SamplingParams]:

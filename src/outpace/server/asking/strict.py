@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 Name = Annotated[str, Field(max_length=512)]
 
@@ -30,6 +38,30 @@ def check_size(value: Any, most: int = MAX_FIELDS) -> Any:
         told = {"found": len(value), "most": most}
         raise PydanticCustomError("too_many_fields", "it has {found} fields; at most {most} are taken", told)
     return value
+
+
+PART = 1 << 14
+"""Values of a list that are checked in one go: Python's lock is held meanwhile."""
+
+
+def in_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """A long list whose values are checked part by part, and stay as they are: others may go on in between."""
+    if not isinstance(value, list) or len(value) <= PART:
+        return check(value)
+    for at in range(0, len(value), PART):
+        try:
+            check(value[at : at + PART])
+        except ValidationError as error:
+            raise ValidationError.from_exception_data(
+                error.title, [_moved(one, at) for one in error.errors()]
+            ) from None
+    return value
+
+
+def _moved(error: Any, at: int) -> InitErrorDetails:
+    place, *inner = error["loc"]
+    moved: InitErrorDetails = {"type": error["type"], "loc": (at + place, *inner), "input": error["input"]}
+    return moved | {"ctx": error["ctx"]} if "ctx" in error else moved
 
 
 class Strict(BaseModel):

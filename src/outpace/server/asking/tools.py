@@ -55,6 +55,11 @@ class Offer:
     def names(self) -> frozenset[str]:
         return frozenset(tool.name for tool in self.called)
 
+    def told(self) -> Offer:
+        """The same once prompt and grammar are made of it: what is needed of it while its answer is told."""
+        called = tuple(replace(tool, schema=None if tool.schema is None else {}) for tool in self.called)
+        return replace(self, tools=(), called=called)
+
 
 def resolve_format(parser: str, chat_template: str | None) -> ToolFormat | None:
     """The spelling that a server reads: the named one, or for "auto" that of the chat template, None without one.

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 
+from outpace.distributed.process import OWN_GROUP, command
 from outpace.server.wire import Frames, FromEngine, Start, ToEngine, pack
 
 READ_BYTES = 1 << 18
@@ -45,13 +46,12 @@ class Child:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "outpace.server.engine_process", str(theirs.fileno())),
+                *command("outpace.server.engine_process.process", theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
                 env=ENVIRONMENT | os.environ,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),  # stdout is not for what an engine says
-                start_new_session=True,  # Ctrl-C in a terminal is the parent's to handle
+                process_group=OWN_GROUP,
             )
         except BaseException:
             ours.close()

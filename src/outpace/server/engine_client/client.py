@@ -23,8 +23,10 @@ from outpace.server.wire import (
     Piece,
     Ready,
     Refused,
+    Stalled,
     Start,
     State,
+    Untried,
     WireError,
 )
 
@@ -72,6 +74,8 @@ class EngineClient:
         self._hang_timeout = hang_timeout
         self._silence = 0.0
         """Seconds since the process was heard, while it loads or has work."""
+        self._stalled = ""
+        """What its ranks were doing when it last said that it does not get on."""
         self._tell = tell
         self._child: Child | None = None
         """From its start until it is gone."""
@@ -175,7 +179,7 @@ class EngineClient:
         Raises:
             ConfigError: what it was to load cannot be loaded, and never was.
         """
-        said, self._silence = "", 0.0
+        said, self._silence, self._stalled = "", 0.0, ""
         try:
             child = await Child.start(self._settings)
         except OSError as error:
@@ -185,8 +189,12 @@ class EngineClient:
         watch = asyncio.create_task(self._watch(child))
         try:
             async for message in child.messages():
-                self._silence = 0.0
+                self._stalled = message.message if isinstance(message, Stalled) else ""
+                if not self._stalled:
+                    self._silence = 0.0
                 match message:
+                    case Stalled():
+                        pass
                     case Lost(message=why):
                         said = f": {why}"
                     case CannotStart(message=why):
@@ -220,14 +228,15 @@ class EngineClient:
             if 0 < limit < self._silence:
                 child.kill()
                 doing = "it was loading" if loads else "it had work"
-                return f"hung and was killed: {doing} and gave no sign of life for {limit:g} s"
+                ranks = f": {self._stalled}" if self._stalled else ""
+                return f"hung and was killed: {doing} and gave no sign of life for {limit:g} s{ranks}"
 
-    def _hear(self, message: Accepted | Refused | Broken | Piece | Aborted | State | Beat) -> None:
+    def _hear(self, message: Accepted | Refused | Untried | Broken | Piece | Aborted | State | Beat) -> None:
         match message:
             case State(ask=ask):
                 if ask in self._asked and not self._asked[ask].done():
                     self._asked[ask].set_result(message)
-            case Accepted() | Piece() | Refused() | Broken() | Aborted():
+            case Accepted() | Piece() | Refused() | Untried() | Broken() | Aborted():
                 self.desk.hear(message)
             case Beat():
                 pass

@@ -13,9 +13,9 @@ from itertools import count
 from time import monotonic
 
 from outpace.errors import OutpaceError, RequestError
-from outpace.server.engine_client.jobs import Begun, BrokenRequest, Job, QueueFull, Submission, Wanted
+from outpace.server.engine_client.jobs import Begun, BrokenRequest, Job, QueueFull, Submission, Unavailable, Wanted
 from outpace.server.engine_client.totals import Totals
-from outpace.server.wire import Abort, Aborted, Accepted, Broken, Piece, Refused, Submit, ToEngine, WireError
+from outpace.server.wire import Abort, Aborted, Accepted, Broken, Piece, Refused, Submit, ToEngine, Untried, WireError
 from outpace.wording import count_of
 
 Send = Callable[[ToEngine], None]
@@ -98,7 +98,7 @@ class Desk:
             self._leaving.add(job.id)
         self._end(job)
 
-    def hear(self, message: Accepted | Piece | Refused | Broken | Aborted) -> None:
+    def hear(self, message: Accepted | Piece | Refused | Untried | Broken | Aborted) -> None:
         """What the engine says of an answer, unless that was aborted meanwhile."""
         if isinstance(message, Aborted):
             self._leaving.discard(message.id)
@@ -112,6 +112,9 @@ class Desk:
                 job.put(job, Begun())
             case Refused(message=why):
                 self._fail(job, RequestError(why))
+            case Untried(message=why):
+                self.totals.untried += 1
+                self._fail(job, Unavailable(why, "grammar_untried"))
             case Broken(message=why):
                 self._fail(job, BrokenRequest(why))
             case Piece():
@@ -135,6 +138,7 @@ class Desk:
             except WireError as error:
                 self._fail(job, RequestError(f"the request cannot be handed to the engine: {error}"))
                 continue
+            job.let_go()
             job.state, job.since = "sent", monotonic()
             self._sent[job.id] = job
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Literal
 
@@ -26,9 +26,11 @@ class QueueFull(OutpaceError):
 
 
 class Unavailable(EngineError):
-    """The engine died under a request, or cannot take one. `code` is for machines."""
+    """The engine died under a request, or cannot take one now. `code` is for machines."""
 
-    def __init__(self, message: str, code: Literal["engine_died", "engine_down", "draining"]) -> None:
+    def __init__(
+        self, message: str, code: Literal["engine_died", "engine_down", "draining", "grammar_untried"]
+    ) -> None:
         super().__init__(message)
         self.code = code
 
@@ -49,6 +51,7 @@ class Job:
     place: int
     """Which answer of its submission it is."""
     prompt_ids: list[int]
+    """Once it was sent, only where log-probabilities of the prompt are told."""
     params: SamplingParams
     put: Callable[[Job, Event], None]
     kept: tuple[str, ...] = ()
@@ -59,6 +62,13 @@ class Job:
     tally: Tally = field(default_factory=Tally)
     since: float = field(default_factory=monotonic)
     """When it was submitted, then when it was sent."""
+
+    def let_go(self) -> None:
+        """It was sent, and is never sent again: what its engine alone needs is not kept beside its answer."""
+        if self.params.grammar is not None:
+            self.params = replace(self.params, grammar=None)
+        if self.params.prompt_logprobs is None:
+            self.prompt_ids = []
 
 
 @dataclass(frozen=True, slots=True)

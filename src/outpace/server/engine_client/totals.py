@@ -21,6 +21,8 @@ class Totals:
     """Tokens out of those cycles."""
     reused: int = 0
     """Prompt tokens that a cached prefix saved."""
+    untried: int = 0
+    """Answers whose grammar could not be tried."""
     drafted_at: tuple[int, ...] = ()
     """How many cycles made a first draft, a second, …"""
     accepted_at: tuple[int, ...] = ()

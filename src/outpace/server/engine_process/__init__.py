@@ -1,1 +1,1 @@
-"""The engine's own process, which `python -m` runs; of the server it knows nothing but the messages of `wire`."""
+"""The engine's own process; of the server it knows nothing but the messages of `wire`."""

@@ -15,6 +15,7 @@ from time import monotonic
 
 PERIOD = 0.25
 """Seconds between two looks."""
+STALLED_LOOKS = 8
 LONGEST_STEP = 1800.0
 
 Place = tuple[tuple[int, int], ...]
@@ -26,11 +27,19 @@ class Pulse:
     Args:
         thread_id: the thread's `ident`.
         beat: called from a thread of this class's own whenever that one has moved.
+        stalled: called from there when it has not for `STALLED_LOOKS`, and again after as many.
         longest_step: seconds after which a step is no sign of life any more.
     """
 
-    def __init__(self, thread_id: int, beat: Callable[[], None], *, longest_step: float = LONGEST_STEP) -> None:
-        self._thread_id, self._beat, self._longest_step = thread_id, beat, longest_step
+    def __init__(
+        self,
+        thread_id: int,
+        beat: Callable[[], None],
+        *,
+        stalled: Callable[[], None] = lambda: None,
+        longest_step: float = LONGEST_STEP,
+    ) -> None:
+        self._thread_id, self._beat, self._stalled, self._longest_step = thread_id, beat, stalled, longest_step
         self._step_began = monotonic()
         self._ended = Event()
         Thread(target=self._look, name="pulse", daemon=True).start()
@@ -45,10 +54,14 @@ class Pulse:
 
     def _look(self) -> None:
         before: Place = ()
+        num_same = 0
         while not self._ended.wait(PERIOD):
             now = _place_of(self._thread_id)
-            if now != before and monotonic() - self._step_began < self._longest_step:
+            num_same = num_same + 1 if now == before else 0
+            if not num_same and monotonic() - self._step_began < self._longest_step:
                 self._beat()
+            elif num_same and num_same % STALLED_LOOKS == 0:
+                self._stalled()
             before = now
 
 

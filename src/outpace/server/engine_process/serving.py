@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from time import monotonic, sleep
 
-from outpace.engine.grammars.compiler import too_slow
+from outpace.engine.grammars.trials import TrialFailed, untried
 from outpace.engine.llm import LLM
 from outpace.errors import RequestError
 from outpace.server.engine_process import state
@@ -26,6 +26,7 @@ from outpace.server.wire import (
     Refused,
     Submit,
     ToEngine,
+    Untried,
     WireError,
 )
 
@@ -118,7 +119,8 @@ class Serving:
                 self._begin(submit)
             elif monotonic() - since > COMPILE_WAIT_S:
                 self._give_up(submit)
-                self._send(Refused(id=submit.id, message=str(too_slow(COMPILE_WAIT_S))))
+                late = untried(f"those before it took more than {COMPILE_WAIT_S:g} s")
+                self._send(Untried(id=submit.id, message=str(late)))
             else:
                 self._compiling.append((submit, since))
         if self._compiling and not self._served:
@@ -133,6 +135,8 @@ class Serving:
     def _begin(self, submit: Submit) -> None:
         try:
             self._served[submit.id] = Served(self._llm, submit)
+        except TrialFailed as error:
+            self._send(Untried(id=submit.id, message=str(error)))
         except RequestError as error:
             self._send(Refused(id=submit.id, message=str(error)))
         except Exception as error:  # whatever it is, it is this request's

@@ -44,7 +44,7 @@ class Guard:
             _check_room(scope)
             self._check_key(scope)
             _check_encoding(scope)
-            body = await self._body(scope, receive)
+            asked = _replay(await self._body(scope, receive), receive)
         except ApiError as error:
             await _refuse(error, scope, receive, send)
             return
@@ -52,8 +52,8 @@ class Guard:
             late = ApiError(503, "the server was shut down before the body came", code="draining", retry_after=1)
             await _refuse(late, scope, receive, send)
             return
-        if body is not None:
-            await self._app(scope, _replay(body, receive), send)
+        if asked is not None:
+            await self._app(scope, asked, send)
 
     def _check_key(self, scope: Scope) -> None:
         if not self._keys or scope["path"] in OPEN:
@@ -119,16 +119,14 @@ def _header(scope: Scope, name: bytes) -> bytes:
     return found
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """First the body, then whatever comes: the end of the connection."""
-    told = False
+def _replay(body: bytes | None, receive: Receive) -> Receive | None:
+    """First the body, which is not kept, then whatever comes: the end of the connection. None without a body."""
+    if body is None:
+        return None
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return first.pop() if first else await receive()
 
     return replayed
 

@@ -21,6 +21,7 @@ TOTALS = {
     "drafted": "Tokens drafted.",
     "accepted": "Drafts accepted.",
     "reused": "Prompt tokens whose prefill a cached prefix saved.",
+    "untried": "Answers whose grammar could not be tried, for want of the machine's time or memory.",
 }
 BY_POSITION = {
     "drafted_at": "Cycles that made a draft at this place, of which the first is 0: all but plain steps.",

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from outpace.errors import RequestError
 from outpace.models.gguf.file import GgufFile
 from outpace.models.source import Source
-from outpace.models.text.past_calls import with_argument_objects
+from outpace.models.text.chat_template import Message
+from outpace.models.text.past_calls import with_argument_objects, with_named_texts
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.server.text.spelling import Spelling
 
@@ -91,7 +92,7 @@ class Texts:
         size = sum(map(_size, messages)) + (SHORT if tools else 0)
 
         def encode() -> list[int]:
-            text = tokenizer.render_chat(with_argument_objects(messages), tools=tools, **options)
+            text = _rendered(tokenizer, with_argument_objects(messages), tools=tools, **options)
             _check_length(text, context)
             return tokenizer.encode(text)
 
@@ -148,6 +149,16 @@ class Texts:
         if self._tokenizer is None:
             raise RequestError("the model came without a tokenizer: give the prompt as token ids, to /v1/completions")
         return self._tokenizer
+
+
+def _rendered(tokenizer: Tokenizer, messages: Sequence[Message], **options: Any) -> str:
+    """A conversation; templates that cannot show broken arguments of past calls as they are get them named."""
+    try:
+        return tokenizer.render_chat(messages, **options)
+    except RequestError:
+        if (named := with_named_texts(messages)) == messages:
+            raise
+        return tokenizer.render_chat(named, **options)
 
 
 def _size(message: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""The engine process: `python -m outpace.server.engine_process FD`, started by `child` and by nobody else.
+"""The engine process, started by `child` and by nobody else.
 
 It loads what its first message names, then serves until the connection ends; and it ends with the connection at any
 moment, so that it never outlives its parent. Where it hangs and cannot notice, the kernel ends it. Nothing but that
@@ -13,17 +13,29 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 
-from outpace.distributed.workers import end_with_parent
 from outpace.engine.llm import LLM
 from outpace.errors import CheckpointError, ConfigError
 from outpace.fingerprint import machine
 from outpace.server.engine_process.pulse import Pulse
 from outpace.server.engine_process.serving import Serving
-from outpace.server.wire import Beat, CannotStart, Frames, FromEngine, Lost, Ready, Start, ToEngine, WireError, pack
+from outpace.server.wire import (
+    Beat,
+    CannotStart,
+    Frames,
+    FromEngine,
+    Lost,
+    Ready,
+    Stalled,
+    Start,
+    ToEngine,
+    WireError,
+    pack,
+)
 
 READ_BYTES = 1 << 18
 
@@ -103,7 +115,6 @@ class Outbox:
 
 def main(descriptor: int) -> None:
     """Serves over an inherited socket until the other side hangs up."""
-    end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the whole group; the parent decides when this one ends
     connection = socket.socket(fileno=descriptor)
@@ -117,6 +128,12 @@ def main(descriptor: int) -> None:
     except Exception as error:
         outbox.send(Lost(message=f"{type(error).__name__}: {error}"[:2000]))
         raise
+
+
+def _tell_of_ranks(llm: LLM, serving: Serving, outbox: Outbox) -> None:
+    """Which of them hangs, while it still can be said: whoever kills this process ends them too."""
+    if llm.ranks is not None and serving.busy:
+        outbox.send(Stalled(message=llm.ranks.whereabouts()[:2000]))
 
 
 def serve(inbox: Inbox, outbox: Outbox) -> None:
@@ -141,7 +158,7 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
     llm.engine.grammars.warm()
     serving = Serving(llm, outbox.put)
     serving.handle(others)
-    pulse = Pulse(get_ident(), lambda: outbox.send(Beat()))
+    pulse = Pulse(get_ident(), lambda: outbox.send(Beat()), stalled=partial(_tell_of_ranks, llm, serving, outbox))
     if llm.ranks is not None:
         llm.ranks.when_they_end(inbox.wake)  # not the next request is to find that out
     while True:
@@ -154,7 +171,3 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
         if serving.busy:
             serving.step()
             outbox.flush()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
