@@ -67,9 +67,10 @@ def test_hostile_grammars_end_and_others_do_not_wait_for_them(compiler: Compiler
     assert not any(each.done() for each in hostile)
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
+    limits = rf"more than ({CPU_S:g} s of a core|\d+ MiB); make it simpler|the machine is so busy"
     for each in hostile:
-        with pytest.raises(RequestError, match=rf"more than ({CPU_S:g} s of a core|\d+ MiB); make it simpler"):
-            each.result(90)
+        with pytest.raises((RequestError, TrialFailed), match=limits):
+            each.result()
     until(lambda: not children(trial_pid(compiler)))  # an ended process closes its socket a moment before it is gone
 
 
