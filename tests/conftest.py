@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 # Read when the libraries are imported, so set before any test module is.
@@ -26,6 +27,8 @@ if not torch.cuda.is_available():
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # where a plugin imported torch before us
+# Ctrl-C means something also where a shell started the tests in its background, which has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline, for an example or for making it: a busy machine is no failure. In CI the same examples every time;
 # elsewhere new ones every time.

@@ -31,6 +31,7 @@ def test_all_is_everything_public() -> None:
         "lab",
         "loops",
         "models",
+        "parent",
         "schema_keywords",
         "server",
         "speculation",

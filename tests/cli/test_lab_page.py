@@ -17,6 +17,7 @@ import torch
 from lab.fake_http import listening
 from lab.fake_server import FakeServer
 from outpace.cli.main import main
+from outpace.lab.bench.record import SCHEMA as BENCH_SCHEMA
 from outpace.lab.limits.rates import Rates
 from outpace.lab.paired.verdict import MIN_BLOCKS
 from outpace.lab.profile import run
@@ -92,7 +93,7 @@ def test_a_command_of_the_page(command: str, stand_ins: dict[str, str], capsys: 
     if words[:2] == ["bench", "smollm2 --drafter none"]:
         assert "(outpace 0.1.0)" in shown and "accept length 1.000 by its answers" in shown, "without a drafter"
     if "--json" in words and words[0] in ("bench", "profile"):
-        assert json.loads(shown)["schema"] == (PROFILE_SCHEMA if words[0] == "profile" else 1)
+        assert json.loads(shown)["schema"] == (PROFILE_SCHEMA if words[0] == "profile" else BENCH_SCHEMA)
     for flag in ("--csv", "--trace"):
         assert flag not in words or Path(words[words.index(flag) + 1]).is_file()
     if words[:2] == ["experiment", "run"]:

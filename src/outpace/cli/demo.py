@@ -106,7 +106,7 @@ class Page:
         """No speed: an answer that was seen once, while it was shown, is no measurement."""
         if not self._silent:
             drafted = f" · accept length {timing.accept_length:.2f}" if who == SPECULATIVE else ""
-            self._columns.close(who, f"{len(timing.token_ids)} tokens{drafted}")
+            self._columns.close(who, f"{count_of(len(timing.token_ids), 'token')}{drafted}")
 
     def progress(self, text: str) -> None:
         self._status.show(text)

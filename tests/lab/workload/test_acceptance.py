@@ -12,6 +12,8 @@ def result(
     tokens: Sequence[int], cycles: int, drafted_at: tuple[int, ...] = (), accepted_at: tuple[int, ...] = ()
 ) -> Result:
     emitted = len(tokens) - 1
+    if not drafted_at:
+        drafted_at, accepted_at = (cycles,), (0,)
     stats = RequestStats(cycles=cycles, emitted=emitted, drafted_at=drafted_at, accepted_at=accepted_at, reused=0)
     return Result(prompt_ids=(1,), token_ids=tuple(tokens), text="", finish_reason="stop", stats=stats)
 
