@@ -27,8 +27,9 @@ if not torch.cuda.is_available():
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # where a plugin imported torch before us
-# Ctrl-C means something also where a shell started the tests in its background, which has them ignore it.
+# Ctrl-C and hanging up mean something also where a shell, or nohup, started the tests in its background ignoring them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadline, for an example or for making it: a busy machine is no failure. In CI the same examples every time;
 # elsewhere new ones every time.
