@@ -24,6 +24,13 @@ def settings(model: Path, **changes: Any) -> dict[str, Any]:
     return {"model": str(model), "drafter": "none", "device": "cpu", "num_pages": 60} | changes
 
 
+class OtherLoop(asyncio.SelectorEventLoop):
+    """Ray Serve's is uvloop's, which starts no process in a group of its own."""
+
+    async def subprocess_exec(self, *words: Any, **options: Any) -> Any:
+        raise ValueError(f"unexpected: {sorted(options)}")
+
+
 def test_a_replica_answers_and_says_when_its_engine_is_gone_for_good(model: Path) -> None:
     async def live() -> None:
         replica = await Replica.start(start_of(settings(model)), ServerConfig(served_name="tiny", max_restarts=0))
@@ -41,7 +48,8 @@ def test_a_replica_answers_and_says_when_its_engine_is_gone_for_good(model: Path
                 replica.check_health()
         await replica.end()
 
-    asyncio.run(live())
+    with asyncio.Runner(loop_factory=OtherLoop) as runner:
+        runner.run(live())
 
 
 def test_a_replica_that_cannot_start_says_why(model: Path) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 
@@ -15,6 +16,8 @@ from outpace.server.wire import Frames, FromEngine, Start, ToEngine, pack
 
 READ_BYTES = 1 << 18
 SECONDS_TO_END = 5.0
+SECONDS_BETWEEN_LOOKS = 0.01
+"""Whether it has ended."""
 ENVIRONMENT = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
 """On a CPU PyTorch and oneDNN keep a compiled product for every shape that they met, 1,024 of them each, which is
 hundreds of megabytes once prompts of all lengths have come. What decodes is a few dozen shapes. The user's own
@@ -29,7 +32,7 @@ class Child:
     """
 
     def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.pid = process.pid
         self._process = process
@@ -45,11 +48,11 @@ class Child:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command("outpace.server.engine_process.process", theirs.fileno()),
+            process = subprocess.Popen(  # not asyncio's: other event loops, as Ray Serve's, start none in its own group
+                command("outpace.server.engine_process.process", theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
                 env=ENVIRONMENT | os.environ,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),  # stdout is not for what an engine says
                 process_group=OWN_GROUP,
             )
@@ -95,15 +98,21 @@ class Child:
         self._writer.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_END):
-                how = _how_it_ended(await self._process.wait())
+                how = _how_it_ended(await self._end())
                 self.kill()
                 return how
         self.kill()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_END):
-                await self._process.wait()
+                await self._end()
                 return f"was killed, since it had not ended {SECONDS_TO_END:g} s after it was told to"
         return f"cannot be killed (pid {self.pid}): its driver may hang"
+
+    async def _end(self) -> int:
+        """Waits for it; as `Popen.wait`."""
+        while (code := self._process.poll()) is None:
+            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        return code
 
 
 def _how_it_ended(code: int) -> str:
