@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from outpace import ConfigError
 from outpace.kernels.gpu.activation import silu_mul
-from outpace.kernels.gpu.linear import Tile, fits, multiply, tile_of
+from outpace.kernels.gpu.linear import Tile, filled, fits, multiply, tile_of
 from outpace.lab.limits.rates import Rates, measure_rates
 from outpace.lab.shapes.dense import SHAPES
 from outpace.lab.timing import bench_line
@@ -122,8 +122,7 @@ def _cell(
     chosen = None
     runs: dict[str, Run] = {CUBLAS: lambda weight: _by_cublas(product, x, weight)}
     if fits(x, weight):
-        full = max(16, 1 << (num_rows - 1).bit_length())
-        chosen = tile_of(outputs, full, product.gated, product.splits, product.num_inputs)
+        chosen = tile_of(outputs, filled(num_rows), product.gated, product.splits, product.num_inputs)
         runs |= {OURS: _by_kernel(product, x, chosen)}
         runs |= {
             name: _by_kernel(product, x, each) for name, each in tiles.items() if product.splits or each.splits == 1

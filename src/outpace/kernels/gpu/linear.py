@@ -204,6 +204,11 @@ def tile_of(num_outputs: int, rows: int, gated: bool, splits: bool, num_inputs: 
     return Tile(64, 128, 4, 4, num_splits) if num_splits > 1 else Tile(64, 64, 8, 4)
 
 
+def filled(num_rows: int) -> int:
+    """Rows of the tile that so many rows of x fill up."""
+    return max(16, int(triton.next_power_of_2(num_rows)))
+
+
 def fits(x: Tensor, weight: Tensor) -> bool:
     """Whether this module takes the product: in 16 bits, few rows, evenly spaced; or as many as fill a tile, aligned.
 
@@ -243,7 +248,7 @@ def multiply(
     K = x.shape[-1]
     rows_MK = x if x.dim() == 2 else x.flatten(0, -2)
     M, N = rows_MK.shape[0], weight_NK.shape[0] // (2 if gated else 1)
-    block_m = max(16, triton.next_power_of_2(M))
+    block_m = filled(M)
     tile = tile or tile_of(N, block_m, gated, splits, K)
     shape, dtype = (*x.shape[:-1], N), torch.float32 if wide else x.dtype
     if tile.splits > 1:

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.linear import FEW_ROWS, finish, tile_of
+from outpace.kernels.gpu.linear import FEW_ROWS, filled, finish, tile_of
 from outpace.kernels.gpu.packed import add_block
 from outpace.kernels.packed import PackedWeight
 
@@ -86,7 +86,7 @@ def multiply_packed(
     K, blocks = x.shape[-1], weight.num_blocks
     rows_MK = x if x.dim() == 2 else x.flatten(0, -2)
     M, N = rows_MK.shape[0], weight.num_outputs // (2 if gated else 1)
-    block_m = max(16, triton.next_power_of_2(M))
+    block_m = filled(M)
     num_splits = min(blocks, tile_of(N, 16, gated, splits, K).splits)
     per_split = -(-blocks // num_splits)
     num_splits = -(-blocks // per_split)
