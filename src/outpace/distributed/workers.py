@@ -8,7 +8,6 @@ import socket
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from threading import Event, Thread
 from typing import TypeVar
 
@@ -65,9 +64,7 @@ class Worker:
             return None
         if code >= 0:
             return f"exited with status {code}"
-        with suppress(ValueError):
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"was killed by signal {-code}"
+        return f"was killed by {signal_name(-code)}"
 
     def kill(self) -> None:
         """Ends it at once, in whatever it hangs."""
@@ -82,6 +79,14 @@ class Worker:
             self._over.set()
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+def signal_name(number: int) -> str:
+    """As `SIGKILL`; some numbers have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _by_a_thread_that_stays(start: Callable[[], Value], over: Event) -> Value:

@@ -9,7 +9,7 @@ from threading import Lock
 
 import msgspec
 
-from outpace.distributed.workers import Worker
+from outpace.distributed.workers import Worker, signal_name
 from outpace.engine.grammars import trial_process as trial
 from outpace.engine.grammars.vocabulary import Vocabulary
 from outpace.errors import RequestError
@@ -130,19 +130,12 @@ def _ended(signal_number: int) -> RequestError:
     if signal_number == signal.SIGALRM:
         return untried(f"the machine is so busy that it had no {trial.CPU_S:g} s of a core within {trial.WALL_S:g} s")
     if signal_number not in trial.BY_ITSELF:
-        return untried(f"the process for it was ended by {_name(signal_number)}, as where memory is short")
+        return untried(f"the process for it was ended by {signal_name(signal_number)}, as where memory is short")
     above = {
         trial.OUT_OF_TIME: f"more than {trial.CPU_S:g} s of a core",
         trial.OUT_OF_MEMORY: f"more than {trial.MEMORY_MIB} MiB",
-    }.get(signal.Signals(signal_number), f"what ends the compiler ({_name(signal_number)})")
+    }.get(signal.Signals(signal_number), f"what ends the compiler ({signal_name(signal_number)})")
     return RequestError(
         f"grammar: to compile it takes {above}; make it simpler: fewer patterns that must hold at once, lower counts "
         "of repetition"
     )
-
-
-def _name(signal_number: int) -> str:
-    try:
-        return signal.Signals(signal_number).name
-    except ValueError:
-        return f"signal {signal_number}"

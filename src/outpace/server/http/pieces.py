@@ -14,7 +14,7 @@ import msgspec
 
 PIECE = 64 << 10
 """Bytes that are read in one go, a fifth of a millisecond or less. Between two, whoever waits for Python's lock gets
-it within the interpreter's switch interval, 5 ms."""
+it within the interpreter's switch interval, which `server/run.py` sets."""
 LEVELS = 6
 """Objects and lists within each other that are taken apart: a part's text of a message is five levels deep."""
 MAX_LISTS = 1 << 12
