@@ -121,6 +121,8 @@ class ResolvedConfig(EngineConfig):
     max_context: int
     prefill_chunk: int
     num_pages: int
+    history: int = 256
+    """Tokens of a row that its drafter can be shown again when drafting resumes."""
 
 
 SAMPLING_INTEGERS = {

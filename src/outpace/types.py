@@ -132,13 +132,16 @@ class PrefillPlan:
 class CatchUpPlan:
     """Rows that decoded plainly and are to draft again: their drafter entries are filled in behind.
 
-    Row i's tokens at positions starts[i] … its length - 1 are computed once more for their features; what the target
-    holds of them stays as it is. Its drafter then sees the entries from starts[i] + 1 on, or from where it did before.
+    Row i's features of `nums[i]` positions, from `starts[i]` to its length - 1, are read from what the device keeps of
+    them. Its drafter then sees the entries from starts[i] + 1 on, or from where it did before.
     """
 
     rows: tuple[int, ...]
     starts: tuple[int, ...]
-    chunks: tuple[tuple[int, ...], ...]
+    nums: tuple[int, ...]
+    missing: tuple[tuple[int, ...], ...]
+    """Its tokens from there on whose features the device does not keep, since others computed them: the target computes
+    them once more, and what it holds of them stays as it is."""
     cold: tuple[bool, ...]
     """Whether older entries are missing, so that the row's drafter sees nothing before these."""
     bound: int

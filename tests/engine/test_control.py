@@ -117,8 +117,8 @@ def test_prefixes_that_the_drafter_has_not_seen_serve_those_that_lag(monkeypatch
     assert run(0, False, longer) > 0, "half of it is filled"
     assert run(4, False, longer) > len(prompt), "a catch-up fills the other half, shared as it is"
     assert run(4, True, longer) > len(prompt), "and then it is there for all"
-    assert len(seen) > 30
-    for tokens, drafts in seen:
+    assert len(seen()) > 30
+    for tokens, drafts in seen():
         assert drafts == draft_from_scratch(target, drafter, tokens, 4)[: len(drafts)], f"after {len(tokens)} tokens"
 
 
@@ -140,8 +140,8 @@ def test_prompts_that_are_made_ready_and_those_that_are_not_go_apart(monkeypatch
         for update in llm.engine.poll_all():
             tokens[update.request_id] += update.token_ids
     assert [tuple(found) for found in tokens.values()] == answers(expected)
-    assert seen
-    for known, drafts in seen:
+    assert seen()
+    for known, drafts in seen():
         assert drafts == draft_from_scratch(target, drafter, known, 4)[: len(drafts)], f"after {len(known)} tokens"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from engine.test_lossless import prompts
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
+from outpace.engine.sequence import Sequence
 from outpace.kernels.attention import attention, visible
 from outpace.models.drafter import Drafter
 from outpace.models.registry import LoadedTarget
@@ -35,24 +38,26 @@ def draft_from_scratch(target: LoadedTarget, drafter: Drafter, tokens: list[int]
     return drafts
 
 
-def watch(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[int]]]:
-    """Records, for every row of every cycle, the tokens known and the drafts made from them."""
-    seen: list[tuple[list[int], list[int]]] = []
+def watch(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[list[int], list[int]]]]:
+    """Records every row of every cycle; what comes back lists the tokens that were chosen so far and the drafts made.
+
+    Of those in flight at that time the host does not know yet, so it is to be asked when all requests are over.
+    """
+    seen: list[tuple[Sequence, int, list[int]]] = []
     original = module.draft
 
     def recording(pair, state, rows_B, table_BP, sampling, k):  # type: ignore[no-untyped-def]
         drafts = original(pair, state, rows_B, table_BP, sampling, k)
         by_row = {s.row: s for s in llm.engine.scheduler._admitted.values()}
         for row, made in zip(rows_B.tolist(), drafts.tolist(), strict=True):
-            if row == state.inert:
-                continue
-            sequence = by_row[row]
-            usable = sequence.max_tokens - sequence.num_new  # no page is reserved for what could not be emitted
-            seen.append((list(sequence.tokens), made[:usable]))
+            if row in by_row:  # neither inert nor of one that ended while this was in flight
+                sequence, num_chosen = by_row[row], int(state.length_R[row]) + 1
+                usable = len(sequence.request.prompt_ids) + sequence.max_tokens - num_chosen  # pages are reserved
+                seen.append((sequence, num_chosen, made[: max(0, usable)]))
         return drafts
 
     monkeypatch.setattr(module, "draft", recording)
-    return seen
+    return lambda: [(s.tokens[:num], made) for s, num, made in seen if num <= len(s.tokens)]
 
 
 @pytest.mark.parametrize("options", [{}, {"prefill_chunk": 3}, {"num_pages": 24}, {"k": 1}, {"page_size": 1}])
@@ -69,9 +74,9 @@ def test_drafts_equal_those_from_scratch(options: dict[str, int], monkeypatch: p
     second = llm.generate(again, params)
     if "num_pages" not in options:
         assert any(result.stats.reused for result in second)
-    assert len(seen) > 30
+    assert len(seen()) > 30
     k = llm.config.k
-    for tokens, drafts in seen:
+    for tokens, drafts in seen():
         assert drafts == draft_from_scratch(target, drafter, tokens, k)[: len(drafts)], f"after {len(tokens)} tokens"
 
 
@@ -87,7 +92,7 @@ def test_plain_requests_leave_no_trap_for_drafting_ones(monkeypatch: pytest.Monk
     plain = llm.generate([prompt], SamplingParams(max_tokens=8, max_k=0))
     assert drafting[0].stats.reused == 0 and plain[0].stats.reused > 0
     assert drafting[0].token_ids == plain[0].token_ids
-    for tokens, drafts in seen:
+    for tokens, drafts in seen():
         assert drafts == draft_from_scratch(target, drafter, tokens, 4)[: len(drafts)]
 
 

@@ -15,7 +15,7 @@ from engine.test_lossless import answers, prompts, sampled
 from engine.test_pages import assert_all_back
 from engine.tiny import OracleDrafter, engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
-from outpace.engine import scheduler
+from outpace.engine import memory
 from outpace.engine.frames import Frames
 from outpace.engine.sequence import Sequence
 from outpace.speculation.control import Decision, Drafting
@@ -163,20 +163,21 @@ def test_whatever_happens_every_answer_is_right_and_every_page_comes_back(
     assert_all_back(llm)
 
 
+@pytest.mark.parametrize("num_ahead", [0, 1, 2])
 @pytest.mark.parametrize("options", [{}, {"prefill_chunk": 3}, {"num_pages": 24}])
 def test_after_plain_steps_drafts_are_those_from_scratch(
-    options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, int], num_ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tiny_target(seed=65)
     drafter = tiny_drafter(target, seed=66)
-    llm = ahead(engine(target, drafter, max_rows=4, **options), 0, wandering=True)
+    llm = ahead(engine(target, drafter, max_rows=4, **options), num_ahead, wandering=True)
     seen = watch(llm, monkeypatch)
     batch = prompts(8, seed=67, longest=14)
     first = llm.generate(batch, SamplingParams(max_tokens=30))
     again = [[*result.prompt_ids, *result.token_ids, 7] for result in first]
     llm.generate(again, SamplingParams(max_tokens=20))
-    assert len(seen) > 30
-    for tokens, drafts in seen:
+    assert len(seen()) > 30
+    for tokens, drafts in seen():
         assert drafts == draft_from_scratch(target, drafter, tokens, 4)[: len(drafts)], f"after {len(tokens)} tokens"
 
 
@@ -185,7 +186,7 @@ def test_a_drafter_that_cannot_catch_up_with_all_goes_on_from_what_it_is_shown(
     fills: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It drafts as one whose sequence began there would, and offers nobody the pages with the hole."""
-    monkeypatch.setattr(scheduler, "MAX_CATCH_UP", 6)
+    monkeypatch.setattr(memory, "HISTORY", 6)
     target = tiny_target(seed=68)
     drafter = tiny_drafter(target, seed=69)
     llm = engine(target, drafter, max_rows=1)

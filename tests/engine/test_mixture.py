@@ -59,7 +59,10 @@ def test_speculative_equals_plain(make: object, k: int) -> None:
     batch = prompts(4, seed=70)
     for params, options in ((SamplingParams(max_tokens=20), {"num_pages": 30}), (sampled(4), {"prefill_chunk": 5})):
         plain = engine(target).generate(batch, params)
-        for drafter in (OracleDrafter(whole(plain), accuracy=0.6), tiny_drafter(target, num_kv_heads=2)):
+        for drafter in (
+            OracleDrafter(whole(plain), accuracy=0.6, hidden_size=target.config.hidden_size),
+            tiny_drafter(target, num_kv_heads=2),
+        ):
             llm = engine(target, drafter, k=k, **options)
             assert answers(llm.generate(batch, params)) == answers(plain)
 
@@ -168,7 +171,9 @@ def test_reused_experts_are_said_to_be_lossy(make: object) -> None:
     plain = engine(target).generate(batch, params)
     assert not any(result.stats.lossy for result in plain)
     assert answers(engine(target, expert_reuse=1).generate(batch, params)) == answers(plain)
-    llm = engine(target, OracleDrafter(whole(plain), accuracy=1.0), k=4, expert_reuse=1)
+    llm = engine(
+        target, OracleDrafter(whole(plain), accuracy=1.0, hidden_size=target.config.hidden_size), k=4, expert_reuse=1
+    )
     found = llm.generate(batch, params)
     assert all(result.stats.lossy and result.stats.as_dict()["lossy"] for result in found)
     assert answers(found) != answers(plain)

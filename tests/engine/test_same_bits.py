@@ -46,7 +46,8 @@ class Steps:
             pages_per_row=NUM_PAGES,
             num_pages=NUM_PAGES,
             max_k=15,
-            hidden_size=0,
+            drafter=None,
+            history=0,
             dtype=torch.bfloat16,
             device=torch.device("cpu"),
         )
@@ -58,9 +59,9 @@ class Steps:
         parts = [tokens[:start], *tokens[start:].split(num_each)]
         found, position = [], 0
         for part in parts:
-            start_B = torch.tensor([position])
+            rows_B, start_B = torch.tensor([0]), torch.tensor([position])
             span = Span.of(self.table_BP, start_B, len(part), self.pair.cache.page_size)
-            done = verify(self.pair, self.state, part[None], span, with_features=False)
+            done = verify(self.pair, self.state, rows_B, part[None], span, with_features=False)
             found.append(self.pair.target.logits(done.hidden_BSH)[0])
             position += len(part)
         return torch.cat(found[1:])

@@ -34,8 +34,8 @@ class Reader:
         self.rows = rows
         self.pair = Pair.allocate(target, None, num_pages=rows * NUM_PAGES + 1, page_size=PAGE, dtype=torch.bfloat16)
         self.state = State.allocate(
-            max_rows=rows, pages_per_row=NUM_PAGES, num_pages=rows * NUM_PAGES + 1, max_k=0, hidden_size=0,
-            dtype=torch.bfloat16, device=torch.device("cuda"),
+            max_rows=rows, pages_per_row=NUM_PAGES, num_pages=rows * NUM_PAGES + 1, max_k=0, drafter=None,
+            history=0, dtype=torch.bfloat16, device=torch.device("cuda"),
         )  # fmt: skip
         self.table_BP = torch.arange(1, rows * NUM_PAGES + 1, device="cuda").view(rows, NUM_PAGES)
 
@@ -44,9 +44,10 @@ class Reader:
         """Logits of the tokens from `START` on, [B, N, V]; those before are prefilled at once."""
         found, position = [], 0
         for part in (tokens_BT[:, :START], *tokens_BT[:, START:].split(num_each, dim=1)):
+            rows_B = torch.arange(self.rows, device="cuda")
             start_B = torch.full((self.rows,), position, device="cuda")
             span = Span.of(self.table_BP, start_B, part.shape[1], PAGE)
-            done = verify(self.pair, self.state, part.contiguous(), span, with_features=False, with_logits=True)
+            done = verify(self.pair, self.state, rows_B, part.contiguous(), span, with_features=False, with_logits=True)
             found.append(done.logits_BSV)
             position += part.shape[1]
         return torch.cat(found[1:], dim=1)

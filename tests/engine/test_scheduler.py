@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.test_pages import assert_all_back
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
-from outpace.engine import scheduler as scheduler_module
+from outpace.engine import memory
 from outpace.engine.changes import PendingChanges
 from outpace.engine.sequence import Counts
 from outpace.speculation.control import Decision, Drafting
@@ -135,7 +135,7 @@ def test_refused_drafts_leave_no_pages_behind() -> None:
 
 
 def test_a_catch_up_takes_the_oldest_that_fit_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_module, "MAX_CATCH_UP", 8)
+    monkeypatch.setattr(memory, "HISTORY", 8)
     llm = engine(TARGET, DRAFTER, prefill_chunk=20)
     llm.engine.scheduler.control = told = Told()
     for start in range(5):
@@ -148,8 +148,9 @@ def test_a_catch_up_takes_the_oldest_that_fit_its_budget(monkeypatch: pytest.Mon
     for _ in range(8):
         llm.engine.step()
     caught_up = [plan for plan in plans if isinstance(plan, CatchUpPlan)]
+    assert not any(any(plan.missing) for plan in caught_up), "the device keeps what it computed"
     assert [plan.rows for plan in caught_up] == [tuple(rows[:2]), tuple(rows[2:4]), tuple(rows[4:])]
-    assert {len(chunk) for plan in caught_up for chunk in plan.chunks} == {8}
+    assert {num for plan in caught_up for num in plan.nums} == {8}
 
 
 def test_a_row_that_was_emptied_before_the_device_heard_of_it_leaves_nothing_to_tell() -> None:
@@ -178,3 +179,26 @@ def test_drafts_behind_a_cut_count_nowhere() -> None:
     assert (counts.cycles, counts.emitted) == (2, 5)
     assert counts.drafted_at == [2, 2, 1, 1]
     assert counts.accepted_at == [2, 2, 0, 0]
+
+
+def test_a_catch_up_waits_for_what_is_in_flight_only_if_its_length_is_open() -> None:
+    """A plain step brings one token, whatever it is; a cycle of drafts brings one or more."""
+    llm = engine(TARGET, DRAFTER)
+    scheduler = llm.engine.scheduler
+    scheduler.control = told = Told()
+    llm.engine.add([1, 2, 3], SamplingParams(max_tokens=40))
+    for _ in range(4):
+        llm.engine.step()
+    plain = scheduler.next(drained=True)
+    told.k = 4
+    caught_up = scheduler.next(drained=False)
+    assert plain is not None and isinstance(plain.plan, CyclePlan)
+    assert caught_up is not None and isinstance(caught_up.plan, CatchUpPlan)
+    (sequence,) = scheduler.admitted
+    assert caught_up.plan.starts[0] + caught_up.plan.nums[0] == sequence.num_cached + 1, "the plain step's token too"
+    drafting = scheduler.next(drained=False)
+    assert drafting is not None and isinstance(drafting.plan, CyclePlan) and drafting.plan.k == 4
+    told.k = 0
+    assert scheduler.next(drained=False) is not None
+    told.k = 4
+    assert scheduler.next(drained=False) is None

@@ -17,6 +17,7 @@ from outpace.models.source import Source
 from outpace.models.target import Target
 
 VOCAB = 61
+HIDDEN = 32
 
 
 def tiny_config(**changes: object) -> TargetConfig:
@@ -24,7 +25,7 @@ def tiny_config(**changes: object) -> TargetConfig:
     settings: dict[str, object] = {
         "architecture": "llama",
         "vocab_size": VOCAB,
-        "hidden_size": 32,
+        "hidden_size": HIDDEN,
         "num_layers": 3,
         "num_heads": 4,
         "num_kv_heads": 2,
@@ -70,7 +71,9 @@ def tiny_drafter(target: LoadedTarget, seed: int = 1, **changes: object) -> Draf
 class OracleDrafter(nn.Module):
     """Knows the plain answers and is wrong in a fixed share of places, so acceptance lies where a test wants it."""
 
-    def __init__(self, answers: Iterable[Sequence[int]], accuracy: float, max_positions: int = 128) -> None:
+    def __init__(
+        self, answers: Iterable[Sequence[int]], accuracy: float, max_positions: int = 128, hidden_size: int = HIDDEN
+    ) -> None:
         super().__init__()
         self.next_token: dict[tuple[int, int], int] = {}
         for answer in answers:
@@ -85,6 +88,7 @@ class OracleDrafter(nn.Module):
             kv_elements_per_head=8,
             hidden_size=2,
             aux_boundaries=(0, 1, 2),
+            target_hidden_size=hidden_size,
             max_positions=max_positions,
             describe=lambda: {"dialect": "oracle"},
         )

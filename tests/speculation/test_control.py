@@ -17,7 +17,7 @@ KS = (0, 1, 2, 3, 5, 7)
 BUCKETS = (1, 4, 16, 64)
 NUM_TOKENS = {1: 1500, 4: 800, 16: 500, 64: 300}
 """Tokens a row: fewer rows need longer runs before luck evens out."""
-CATCH_UP = 2.5
+CATCH_UP = 0.5
 """Plain steps that a catch-up takes."""
 
 Rates = Callable[[int, int], float]
@@ -140,6 +140,18 @@ def test_never_slower_when_acceptance_changes(change: str, num_rows: int) -> Non
 
     ratios = sorted(run(seed, 0) / run(seed) for seed in range(3))
     assert ratios[1] > 0.97
+
+
+@pytest.mark.parametrize("num_rows", BUCKETS)
+def test_a_change_is_followed_within_a_few_cycles(num_rows: int) -> None:
+    """Acceptance changes every 48 tokens: half a dozen cycles of seven drafts, then 48 plain steps."""
+
+    def run(seed: int, fixed: int | None = None) -> float:
+        rates = lambda row, at: 0.9 if at // 48 % 2 == 0 else 0.1  # noqa: E731
+        return Machine(num_rows, 512, rates, seed=seed).run(NUM_TOKENS[num_rows], fixed)
+
+    found = sorted(run(seed) for seed in range(3))[1]
+    assert min(run(0, k) for k in KS) / found > 0.95
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES)

@@ -52,7 +52,7 @@ def test_gains_that_are_saved_up_and_losses_that_are_owed_have_a_limit() -> None
     while num_lost < 1000 and control.choose(rows).k:
         control.observe(seen(4, 1, 1.5))
         num_lost += 1
-    assert num_lost == pytest.approx((24.0 + 2 * 2.5) / 0.5, abs=1), "half a plain step a cycle, and two catch-ups"
+    assert num_lost == pytest.approx((24.0 + 2 * 1.0) / 0.5, abs=1), "half a plain step a cycle, and two catch-ups"
     assert "lost more than it may" in control.decision.why
     assert not control.fills_drafter(), "prompts are not made ready for drafts that may not come"
     for _ in range(3000):

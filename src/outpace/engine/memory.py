@@ -7,10 +7,16 @@ from pathlib import Path
 
 import torch
 
+from outpace.config import EngineConfig
 from outpace.errors import ConfigError, EngineError
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
+from outpace.speculation.recent import bytes_per_token, num_kept
 from outpace.wording import count_of
+
+HISTORY = 256
+"""A drafter that is shown fewer of the last tokens proposes worse: docs/log.md has by how much."""
+HISTORY_FRACTION = 0.02
 
 
 def bytes_per_page(target: Target, drafter: Drafter | None, page_size: int, dtype: torch.dtype) -> int:
@@ -22,6 +28,17 @@ def bytes_per_page(target: Target, drafter: Drafter | None, page_size: int, dtyp
         wiring = drafter.wiring
         elements += page_size * drafter.num_cached_heads * wiring.kv_elements_per_head + wiring.hidden_size
     return elements * dtype.itemsize
+
+
+def history(drafter: Drafter, config: EngineConfig, free: int, dtype: torch.dtype) -> tuple[int, int]:
+    """How many tokens of a row a drafter can be shown again when drafting resumes, and the bytes that they take.
+
+    At most `HISTORY`, less where that is more than a small part of the free memory, and at least one.
+    """
+    per_token = bytes_per_token(drafter, dtype) * (config.max_rows + 1)
+    affordable = int(free * HISTORY_FRACTION) // per_token - num_kept(0, config.k)
+    tokens = max(1, min(HISTORY, affordable))
+    return tokens, num_kept(tokens, config.k) * per_token
 
 
 def free_bytes(device: torch.device) -> int:

@@ -15,7 +15,7 @@ import torch
 from outpace.config import EngineConfig, ResolvedConfig
 from outpace.engine.devices import default_page_size, default_prefill_chunk, resolve_device, resolve_dtype
 from outpace.engine.inputs import is_id
-from outpace.engine.memory import bytes_per_page, check_pages, num_pages
+from outpace.engine.memory import bytes_per_page, check_pages, history, num_pages
 from outpace.engine.shipped import shipped_drafter
 from outpace.errors import ConfigError
 from outpace.models.drafter import Drafter
@@ -89,6 +89,10 @@ def resolve(config: EngineConfig, target: Target, drafter: Drafter | None, free:
     max_context = config.max_context or limit
     page_size = config.page_size or default_page_size(device)
     page_bytes = bytes_per_page(target, drafter, page_size, dtype)
+    shown = 0
+    if drafter is not None:
+        shown, kept_bytes = history(drafter, config, free, dtype)
+        free = max(0, free - kept_bytes)
     if config.num_pages is not None:
         pages = check_pages(config.num_pages, page_bytes, free)
     else:
@@ -100,6 +104,7 @@ def resolve(config: EngineConfig, target: Target, drafter: Drafter | None, free:
         "k": config.k if drafter is not None else 0,
         "num_pages": pages,
         "page_size": page_size,
+        "history": shown,
         "prefill_chunk": config.prefill_chunk or default_prefill_chunk(device),
     }
     return ResolvedConfig(**given | resolved)

@@ -24,7 +24,7 @@ from outpace.engine.ticket import Ticket, on_host
 from outpace.errors import RequestError
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
-from outpace.speculation.catch_up import catch_up
+from outpace.speculation.catch_up import catch_up, recompute
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.cycle import Cycle, no_mark
 from outpace.speculation.pair import Pair
@@ -54,7 +54,8 @@ class Runner:
             pages_per_row=-(-config.max_context // config.page_size),
             num_pages=config.num_pages,
             max_k=config.k,
-            hidden_size=pair.drafter.wiring.hidden_size if pair.drafter is not None else 0,
+            drafter=pair.drafter,
+            history=config.history,
             dtype=pair.target.embed.weight.dtype,
             device=pair.target.embed.weight.device,
             chances=config.simulate_acceptance,
@@ -258,10 +259,12 @@ class Runner:
         return Asked(upload(plan.prompt.places, self.state.device), following_AS, max(plan.prompt.nums))
 
     def _catch_up(self, plan: CatchUpPlan) -> Chosen:
-        rows_B, start_B, cold_B = upload((plan.rows, plan.starts, plan.cold), self.state.device)
-        tokens_BS, num_tokens_B = self._padded(plan.chunks)
+        rows_B, start_B, num_B, cold_B = upload((plan.rows, plan.starts, plan.nums, plan.cold), self.state.device)
         table_BP = self._table(rows_B, plan.bound)
-        return catch_up(self._pair, self.state, rows_B, tokens_BS, num_tokens_B, start_B, cold_B.bool(), table_BP)
+        if any(plan.missing):
+            tokens_BS, num_tokens_B = self._padded(plan.missing)
+            recompute(self._pair, self.state, rows_B, tokens_BS, num_tokens_B, start_B, table_BP)
+        return catch_up(self._pair, self.state, rows_B, start_B, num_B, cold_B.bool(), table_BP, max(plan.nums))
 
     def _padded(self, chunks: Sequence[Sequence[int]], at_least: int = 1) -> tuple[Tensor, Tensor]:
         """Ragged chunks as tokens_BS, padded with id 0, and the number of real ones a row."""

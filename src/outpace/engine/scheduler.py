@@ -27,9 +27,6 @@ from outpace.engine.work import Work, rows_of
 from outpace.speculation.control import Control
 from outpace.types import CatchUpPlan, CyclePlan, PrefillPlan, RowSettings
 
-MAX_CATCH_UP = 256
-"""Tokens that a drafter is shown again at most when drafting resumes; what lies further back it does without."""
-
 
 class Scheduler:
     """Plans forwards over the sequences it was given.
@@ -135,6 +132,7 @@ class Scheduler:
         num_cached = len(reused) * self._pages.page_size
         sequence.row = self._free_rows.pop()
         sequence.num_cached = sequence.num_prefilled = sequence.length_max = num_cached
+        sequence.recent_from = num_cached
         sequence.num_drafter = num_cached if sequence.max_k else 0
         if lags and reused:
             sequence.num_drafter = self._num_filled(sequence)
@@ -204,7 +202,7 @@ class Scheduler:
         k = min(self.control.choose(running).k, max(s.max_k for s in running))
         lagging = [s for s in running if k and s.max_k and s.drafter_lags]
         if lagging:
-            return self._catch_up(lagging) if drained else None
+            return self._catch_up(lagging) if all(s.length_known for s in lagging) else None
         if not self._reserve(running, k, drained):
             return None
         chosen = [s for s in running if s.row >= 0]
@@ -234,20 +232,22 @@ class Scheduler:
 
         Pages may be shared: a drafter has one layer, so an entry is the same whatever the row's drafter sees before it.
         """
-        starts = [max(0, s.num_drafter - 1, s.num_cached - MAX_CATCH_UP) for s in lagging]
-        lengths = [s.num_cached - start for s, start in zip(lagging, starts, strict=True)]
-        num = _num_fitting(lengths, max(self._config.prefill_chunk, MAX_CATCH_UP))
+        starts = [max(0, s.num_drafter - 1, s.length_max - self._config.history) for s in lagging]
+        nums = [s.length_max - start for s, start in zip(lagging, starts, strict=True)]
+        num = _num_fitting(nums, max(self._config.prefill_chunk, self._config.history))
         chosen, starts = lagging[:num], starts[:num]
         plan = CatchUpPlan(
             rows=rows_of(chosen),
             starts=tuple(starts),
-            chunks=tuple(tuple(s.tokens[start : s.num_cached]) for s, start in zip(chosen, starts, strict=True)),
+            nums=tuple(nums[:num]),
+            missing=tuple(tuple(s.tokens[start : s.recent_from]) for s, start in zip(chosen, starts, strict=True)),
             cold=tuple(start >= max(1, s.num_drafter) for s, start in zip(chosen, starts, strict=True)),
-            bound=max(s.num_cached for s in chosen),
+            bound=max(s.length_max for s in chosen),
             changes=self._changes.flush(),
         )
-        for sequence, cold in zip(chosen, plan.cold, strict=True):
-            sequence.num_drafter = sequence.num_cached
+        for sequence, start, cold in zip(chosen, starts, plan.cold, strict=True):
+            sequence.recent_from = min(sequence.recent_from, start)
+            sequence.num_drafter = sequence.length_max
             sequence.drafter_gap |= cold
             sequence.drafter_lags = False
         return Work(plan, tuple(chosen))

@@ -63,7 +63,8 @@ class Sequence:
     num_cached: int = 0
     """Known: positions whose K/V is final."""
     num_drafter: int = 0
-    """Known: positions whose drafter entries are final; always 0 for a sequence that does not draft."""
+    """Positions whose drafter entries are final, or will be by a catch-up in flight; always 0 for a sequence that does
+    not draft."""
     drafter_gap: bool = False
     """Known: entries before those are missing, so no page may be offered as filled."""
 
@@ -84,6 +85,8 @@ class Sequence:
     """Planned: tokens that the forwards in flight will choose, at least."""
     drafter_lags: bool = False
     """Planned: plain steps came last, so drafting needs a catch-up first."""
+    recent_from: int = 0
+    """Planned: the first position whose features the device keeps for its row, if they are recent."""
 
     num_reused: int | None = None
     """Prompt tokens that it found when it was first admitted, left by others; None before. What a preempted one finds
@@ -146,6 +149,11 @@ class Sequence:
     def prefilled(self) -> bool:
         """Everything before the first cycle is enqueued."""
         return self.num_prefilled == self.prefill_end
+
+    @property
+    def length_known(self) -> bool:
+        """`length_max` is exact: what is in flight chooses one token each."""
+        return self.length_max - self.num_cached == self.num_sure
 
     @property
     def surely_done(self) -> bool:

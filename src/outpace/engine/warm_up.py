@@ -25,7 +25,7 @@ from outpace.engine.frames import Shape
 from outpace.engine.runner import Runner
 from outpace.models.mixture import Mixture
 from outpace.models.target import Target
-from outpace.types import Needs, PrefillPlan, SamplingKind
+from outpace.types import CatchUpPlan, Needs, PrefillPlan, SamplingKind
 
 SHORT_CHUNK = 16
 """Prompt tokens of the shorter of two prefills."""
@@ -108,7 +108,7 @@ def prefill_lengths(target: Target, longest: int) -> list[int]:
 
 
 def _prefill(runner: Runner, config: ResolvedConfig) -> None:
-    """Prompts of `prefill_lengths`, into the trash page, where the tables of unused rows lead."""
+    """Prompts of `prefill_lengths`, into the trash page, where the tables of unused rows lead, and a catch-up."""
     for num_tokens in prefill_lengths(runner.target, min(config.prefill_chunk, config.max_context - 1)):
         plan = PrefillPlan(
             rows=(0,),
@@ -119,5 +119,8 @@ def _prefill(runner: Runner, config: ResolvedConfig) -> None:
             bound=num_tokens,
         )
         runner.enqueue(plan).read()
+        if config.k:
+            num = min(num_tokens, config.history)
+            runner.enqueue(CatchUpPlan(rows=(0,), starts=(0,), nums=(num,), missing=((),), cold=(False,), bound=num))
         runner.state.length_R[0] = 0
         runner.state.num_pending_R[0] = 0

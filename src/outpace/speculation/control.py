@@ -26,6 +26,8 @@ FIRST_CREDIT = 4.0
 MOST_CREDIT = 24.0
 """What may be saved up, in plain steps."""
 PROBE_CYCLES = 6
+"""Of one row; of several fewer, since each of them says something."""
+LEAST_PROBE_CYCLES = 2
 PROBE_LOSS = 6.0
 """What a probe is thought to lose at most beside its catch-up, in plain steps; one that comes to owe ends early.
 So even what looks very dear is tried again: it may have been measured while the machine was busy."""
@@ -33,7 +35,7 @@ MOST_OPEN = 16
 """Cycles whose charge waits for a plain step."""
 PROBE_EVERY = 100
 """Plain steps between probes at least: acceptance does not change from one token to the next."""
-CATCH_UP = 2.5
+CATCH_UP = 1.0
 """What a catch-up takes before one was seen, in plain steps."""
 MOST_CATCH_UP = 12.0
 """What one may be charged; more is a disturbance."""
@@ -43,7 +45,7 @@ CLEAR = 1.25
 """An advantage over plain decoding that no error of the table explains; a smaller one is checked by plain steps."""
 HOPE = 1.1
 """What a k whose cost is taken from other batches may look better than it is: so it is tried, and then known."""
-REQUEST_HALF_LIFE = 24.0
+REQUEST_HALF_LIFE = 8.0
 OVERALL_HALF_LIFE = 256.0
 
 
@@ -215,15 +217,16 @@ class AutomaticControl:
             return _decided(0, "checking what a plain step takes: ", ahead, best)
         if self._probing and drafts:
             return _decided(best or drafts, "probing: ", ahead, best or drafts)
-        if best == 0 and drafts and self._may_probe(ahead.loss(drafts)):
-            self._probing = PROBE_CYCLES
+        num_cycles = max(LEAST_PROBE_CYCLES, -(-PROBE_CYCLES // ahead.num_rows))
+        if best == 0 and drafts and self._may_probe(num_cycles * ahead.loss(drafts)):
+            self._probing = num_cycles
             return _decided(drafts, "probing: ", ahead, drafts)
         if best and not may:
             return _decided(0, "it has lost more than it may, though ", ahead, best)
         return _decided(best, "", ahead, best or drafts)
 
     def _may_probe(self, loss: float) -> bool:
-        needed = min(loss * PROBE_CYCLES, PROBE_LOSS) + self._catch_up
+        needed = min(loss, PROBE_LOSS) + self._catch_up
         return self._num_plain >= PROBE_EVERY and self._credit >= needed
 
     def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:

@@ -1,4 +1,4 @@
-"""The cycle: draft, verify, accept, commit. With k = 0 the draft and the features fall away and a plain step remains.
+"""The cycle: draft, verify, accept, commit. With k = 0 the drafter has no part in it and a plain step remains.
 
 Nothing here reads a value on the host: shapes come from the Plan, everything else stays on the device.
 
@@ -83,6 +83,7 @@ class Cycle:
         self._verified = verify(
             self.pair,
             self.state,
+            self.rows_B,
             tokens_BS,
             self._span,
             with_features=self.k > 0,

@@ -53,7 +53,7 @@ def prefill(
     """
     start_B = state.length_R[rows_B]
     span = Span.of(table_BP, start_B, tokens_BS.shape[1], pair.cache.page_size, num_tokens_B)
-    verified = verify(pair, state, tokens_BS, span, with_features=fills_drafter)
+    verified = verify(pair, state, rows_B, tokens_BS, span, with_features=fills_drafter)
     end_B = start_B + num_tokens_B
     logits_B1V = pair.target.logits(last_of(verified.hidden_BSH, num_tokens_B))
     tokens_B1 = choose(logits_B1V, sampling, end_B[:, None], allowed_BSW=allowed_BSW)

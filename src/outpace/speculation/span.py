@@ -24,6 +24,8 @@ class Span:
     """start, start + 1, …"""
     slots_BS: Tensor
     """Where each token's entry is kept; padding goes to the trash page."""
+    kept_B: Tensor | None = None
+    """How many of each row's tokens are kept; None where all are."""
 
     @classmethod
     def of(
@@ -31,7 +33,7 @@ class Span:
     ) -> Span:
         """S = `num_tokens` from `start_B` on, of which a row keeps the first `kept_B`; None keeps all."""
         positions_BS, slots_BS = places(start_B, num_tokens, kept_B, table_BP, page_size)
-        return cls(table_BP, start_B, positions_BS, slots_BS)
+        return cls(table_BP, start_B, positions_BS, slots_BS, kept_B)
 
     @classmethod
     def ahead(cls, table_BP: Tensor, start_B: Tensor, num: int, page_size: int) -> Span:

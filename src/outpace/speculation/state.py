@@ -22,7 +22,9 @@ from torch import Tensor
 from outpace.kernels.accept import Ledger
 from outpace.kernels.process import Rules
 from outpace.kernels.sample import Sampling
+from outpace.models.drafter import Drafter
 from outpace.speculation.extras import Extras
+from outpace.speculation.recent import Recent, num_kept
 from outpace.speculation.upload import upload
 from outpace.types import Changes, Needs, RowSettings, SamplingKind
 
@@ -55,6 +57,8 @@ class State:
     seed_R: Tensor
     chance_RK: Tensor | None
     """By row and place, the chance that a draft is accepted, where that is simulated. Never written."""
+    recent: Recent | None = None
+    """What the target made of each row's last tokens; None without a drafter. Written by prefill and verify."""
     extras: Extras | None = None
     """What penalties, biases and bans go by; None until a request has some (`provide`)."""
 
@@ -66,13 +70,15 @@ class State:
         pages_per_row: int,
         num_pages: int,
         max_k: int,
-        hidden_size: int,
+        drafter: Drafter | None,
+        history: int,
         dtype: torch.dtype,
         device: torch.device,
         chances: Sequence[float] = (),
     ) -> State:
-        """`hidden_size` 0 is an engine without a drafter; `chances` are `EngineConfig.simulate_acceptance`."""
+        """`history` is `ResolvedConfig.history`, `chances` are `EngineConfig.simulate_acceptance`."""
         R, W = max_rows + 1, max_k + 1
+        hidden_size = 0 if drafter is None else drafter.wiring.hidden_size
 
         def ints(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
@@ -96,6 +102,9 @@ class State:
             min_p_R=floats(R),
             seed_R=ints(R),
             chance_RK=_chances(chances, R, max_k, device),
+            recent=None
+            if drafter is None
+            else Recent.allocate(drafter, num_rows=R, num=num_kept(history, max_k), dtype=dtype, device=device),
         )
 
     @property

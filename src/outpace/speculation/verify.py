@@ -34,6 +34,7 @@ class Verified:
 def verify(
     pair: Pair,
     state: State,
+    rows_B: Tensor,
     tokens_BS: Tensor,
     span: Span,
     *,
@@ -42,25 +43,27 @@ def verify(
     writes_target: bool = True,
     expert_reuse: int = 0,
 ) -> Verified:
-    """Runs the target over the tokens, stores their K/V, and keeps the boundary features of pages they complete.
+    """Runs the target over the tokens, stores their K/V, and keeps what a drafter may be shown of them later.
 
     Args:
         pair: the models.
-        state: written only at `boundary_PH`.
+        state: written only at `recent` and, with features, at the `boundary_PH` of pages that the tokens complete.
+        rows_B: the rows.
         tokens_BS: token ids.
         span: where they stand.
-        with_features: tap the target and fuse for the drafter.
+        with_features: fuse the target's taps for the drafter.
         with_logits: compute the logits of all places.
         writes_target: store the K/V; if not, they are there already.
         expert_reuse: see `Target.forward`.
     """
     written_BS = span.slots_BS if writes_target else torch.full_like(span.slots_BS, TRASH_PAGE)
     attend = PagedAttend(pair.cache, span.table_BP, span.start_B, written_BS, pair.target.config.windows)
-    taps = pair.taps if with_features else ()
-    hidden_BSH, features_BSF = pair.target(tokens_BS, span.positions_BS, attend, taps, expert_reuse)
+    hidden_BSH, features_BSF = pair.target(tokens_BS, span.positions_BS, attend, pair.taps, expert_reuse)
     logits_BSV = pair.target.logits(hidden_BSH) if with_logits else None
     touched = pair.target.experts_touched() if with_logits else None
-    if features_BSF is None:
+    if features_BSF is not None and state.recent is not None:
+        state.recent.keep(rows_B, span, tokens_BS, features_BSF)
+    if features_BSF is None or not with_features:
         return Verified(hidden_BSH, logits_BSV, None, touched)
     assert pair.drafter is not None
     fused_BSH = pair.drafter.fuse(features_BSF)
