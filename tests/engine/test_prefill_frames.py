@@ -260,6 +260,16 @@ def test_others_run_as_they_come_and_are_counted() -> None:
     assert framed.engine.runner.describe()["prefill"] == told
 
 
+def test_only_cycles_have_phases() -> None:
+    runner = runner_of(framed=True)
+    plan = plan_of((0,), [ids(9)], 0, "greedy", fills=True)
+    with runner.with_phases():
+        ticket = runner.enqueue(plan)
+        ticket.read()
+        assert ticket.phases() is None and runner.describe()["prefill"]["replays"] == 1
+    assert runner.describe()["prefill"]["replays"] == 0
+
+
 def test_frames_of_both_kinds_share_the_room_that_there_is() -> None:
     runner = runner_of(framed=False)
     frames = Frames(runner._pair, runner.state, PAGE, most=2)

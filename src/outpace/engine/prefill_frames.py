@@ -58,8 +58,8 @@ def shape_of(plan: PrefillPlan, buckets: Sequence[int]) -> PrefillShape | None:
         return None
     longest = max(map(len, plan.chunks))
     num_rows = next(bucket for bucket in buckets if bucket >= len(plan.rows))
-    num_tokens = next((length for length in LENGTHS if length >= longest), LENGTHS[-1] + 1)
-    if num_rows * num_tokens > LENGTHS[-1]:
+    num_tokens = next((length for length in LENGTHS if length >= longest), None)
+    if num_tokens is None or num_rows * num_tokens > LENGTHS[-1]:
         return None
     return PrefillShape(num_rows, num_tokens, plan.fills_drafter, plan.needs)
 
