@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -99,16 +101,16 @@ def test_where_memory_is_short_the_others_go(
     monkeypatch.setattr(Recorder, "_record", record)
     monkeypatch.setattr(Recorder, "_warm_up", lambda self, run: None)
     if captured:
-        replay, num_bytes = frames._recorder._capture(lambda: None, None)  # type: ignore[arg-type, return-value]
+        replay, num_bytes = frames._recorder._capture(lambda: None, None, frames._drop_all)  # type: ignore[arg-type, return-value]
         assert (replay(), num_bytes) == ("replayed", 0)
     else:
         with pytest.raises(torch.OutOfMemoryError):
-            frames._recorder._capture(lambda: None, None)  # type: ignore[arg-type, return-value]
+            frames._recorder._capture(lambda: None, None, frames._drop_all)  # type: ignore[arg-type, return-value]
     assert frames.num_dropped == 2 * min(1, num_failures), "the cycle's and the prefill's"
 
 
 def on_rank(group: Group) -> Recorder:
-    return Recorder(torch.device("cpu"), group, lambda: False)
+    return Recorder(torch.device("cpu"), group)
 
 
 @pytest.mark.parametrize("failing", [(), (1,), (0, 1)])
@@ -126,7 +128,7 @@ def test_ranks_run_a_forward_as_a_graph_all_of_them_or_none(
     monkeypatch.setattr(Recorder, "_warm_up", lambda self, run: None)
 
     def captured(group: Group) -> tuple[str, str | None, tuple[int, int]]:
-        replay, _, why_not = on_rank(group)._captured(lambda: "run", None)  # type: ignore[arg-type, return-value]
+        replay, _, why_not = on_rank(group)._captured(lambda: "run", None, bool)  # type: ignore[arg-type, return-value]
         return str(replay()), why_not, (group.calls.begun, group.calls.ended)
 
     found = on_ranks(2, captured)
@@ -148,5 +150,17 @@ def test_what_one_of_several_ranks_raises_before_it_records_is_the_forwards(
 
     monkeypatch.setattr(Recorder, "_warm_up", fail)
     with pytest.raises(RuntimeError, match="no memory"):
-        on_rank(Group(size=2))._captured(lambda: None, None)  # type: ignore[arg-type, return-value]
-    assert on_rank(Group())._captured(lambda: None, None)[2] == "RuntimeError: no memory"  # type: ignore[arg-type, return-value]
+        on_rank(Group(size=2))._captured(lambda: None, None, bool)  # type: ignore[arg-type, return-value]
+    assert on_rank(Group())._captured(lambda: None, None, bool)[2] == "RuntimeError: no memory"  # type: ignore[arg-type, return-value]
+
+
+def test_frames_that_nobody_holds_are_gone_at_once() -> None:
+    """With the memory of their graphs, which waits for no garbage collection."""
+    frames = frames_of(2)
+    gone = weakref.ref(frames)
+    gc.disable()
+    try:
+        del frames
+        assert gone() is None
+    finally:
+        gc.enable()

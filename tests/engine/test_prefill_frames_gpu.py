@@ -54,7 +54,7 @@ def test_a_replay_has_the_bits_of_its_operations(dtype: torch.dtype, kind: str, 
     llm = llm_of(target_of(dtype))
     graphs, one_by_one = runner_of(llm, dtype), runner_of(llm, dtype)
     assert graphs.frames is not None and one_by_one.frames is not None
-    one_by_one.frames._recorder = Recorder(torch.device("cpu"), llm.target.model.group, lambda: False)
+    one_by_one.frames._recorder = Recorder(torch.device("cpu"), llm.target.model.group)
     for turn in range(2):
         for num in PROMPTS:
             for row, num_cached in ((0, 0), (1, num // PAGE * PAGE)):

@@ -73,7 +73,7 @@ class Frames:
         self._most = most
         self.num_dropped = 0
         """Frames that had to go for others."""
-        self._recorder = Recorder(state.device, pair.target.group, self._drop_all)
+        self._recorder = Recorder(state.device, pair.target.group)
         self.num_replays = 0
         """Of cycles."""
         self.num_eager = 0
@@ -150,7 +150,7 @@ class Frames:
     def _record(
         self, what: str, shape: Shape | PrefillShape, run: Callable[[], Chosen], cut: CutCycle | None = None
     ) -> Recorded:
-        graph = self._recorder.record(run, cut)
+        graph = self._recorder.record(run, cut, self._drop_all)
         if graph.why_eager is not None and self._state.device.type == "cuda":
             logger.warning("%s of %s run without a graph, and slower: %s", what, shape, graph.why_eager)
         return graph

@@ -19,6 +19,8 @@ from outpace.speculation.chosen import Chosen
 
 Left = TypeVar("Left")
 Run = Callable[[], Chosen]
+MakeRoom = Callable[[], bool]
+"""Lets all other graphs go, where memory is short; says whether there were any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,30 +41,29 @@ class Recorder:
     Args:
         device: where they run; a CPU has none.
         group: the ranks that record the same.
-        make_room: lets all other graphs go, where memory is short; says whether there were any.
     """
 
-    def __init__(self, device: torch.device, group: Group, make_room: Callable[[], bool]) -> None:
-        self._device, self._group, self._make_room = device, group, make_room
+    def __init__(self, device: torch.device, group: Group) -> None:
+        self._device, self._group = device, group
         self._pool: Any = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
-    def record(self, run: Run, cut: CutCycle | None = None) -> Recorded:
+    def record(self, run: Run, cut: CutCycle | None, make_room: MakeRoom) -> Recorded:
         """`run` as a graph, or the parts of `cut`; where that cannot be, what is given runs as it is."""
         if self._device.type != "cuda":
             return Recorded(replay=run, capture_s=0.0, num_bytes=0, why_eager="no CUDA device")
         began = time.perf_counter()
-        replay, num_bytes, why_eager = self._captured(run, cut)
+        replay, num_bytes, why_eager = self._captured(run, cut, make_room)
         seconds = time.perf_counter() - began
         return Recorded(replay=replay, capture_s=seconds, num_bytes=num_bytes, why_eager=why_eager)
 
-    def _captured(self, run: Run, cut: CutCycle | None) -> tuple[Run, int, str | None]:
+    def _captured(self, run: Run, cut: CutCycle | None, make_room: MakeRoom) -> tuple[Run, int, str | None]:
         """What replays it, the bytes that it takes, and why it is no graph; a graph on all ranks or on none."""
         group, why_not = self._group, None
         if group.size > 1:  # what this raises is the forward's: where one rank fails alone, others wait for its sums
             self._warm_up(run if cut is None else cut.run)
         begun, ended = group.calls.begun, group.calls.ended
         try:
-            replay, num_bytes = self._capture(run, cut)
+            replay, num_bytes = self._capture(run, cut, make_room)
         except RuntimeError as error:
             why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         if group.size > 1:  # recording waits for nobody, so all ranks come here
@@ -70,7 +71,7 @@ class Recorder:
             why_not = agree(group, self._device, why_not)
         return (replay, num_bytes, None) if why_not is None else (run, 0, why_not)
 
-    def _capture(self, run: Run, cut: CutCycle | None) -> tuple[Run, int]:
+    def _capture(self, run: Run, cut: CutCycle | None, make_room: MakeRoom) -> tuple[Run, int]:
         """What replays it, and the bytes it takes. Where memory is short, all other graphs go first."""
         alone = self._group.size == 1
         try:
@@ -84,9 +85,9 @@ class Recorder:
             return run, torch.cuda.memory_reserved(self._device) - before
         except RuntimeError as error:
             _free_generator(self._device)
-            if not isinstance(error, torch.OutOfMemoryError) or not alone or not self._make_room():
+            if not isinstance(error, torch.OutOfMemoryError) or not alone or not make_room():
                 raise
-        return self._capture(run, cut)
+        return self._capture(run, cut, make_room)
 
     def _warm_up(self, run: Callable[[], object]) -> None:
         """Runs once over inert rows, so that kernels are compiled and workspaces allocated."""

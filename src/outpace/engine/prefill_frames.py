@@ -6,7 +6,7 @@ decoding waits meanwhile. Places that fill a chunk up write to the trash page, a
 Long chunks keep the device busy by themselves, and run as they come; so do those with log-probabilities of prompts or
 under grammars, which need what the host brings.
 
-Shapes: B rows, S tokens a row, P pages a row.
+Shapes: B rows, S tokens a row.
 """
 
 from __future__ import annotations
