@@ -164,9 +164,10 @@ def test_rows_that_fill_a_batch_up_change_nothing(kind: str) -> None:
     assert not extras.counts_RV[inert].any() and (extras.recent_RT[inert] == -1).all()
 
 
-def test_chunks_that_follow_one_another_need_no_change_and_take_new_pages_with_them() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_that_follow_one_another_take_new_pages_with_them_and_count_the_last_ones_token(kind: str) -> None:
     framed, plain = runner_of(framed=True), runner_of(framed=False)
-    first = replace(plan_of((0,), [ids(20)], 0, "greedy", fills=True), ends=(False,))
+    first = replace(plan_of((0,), [ids(20)], 0, kind, fills=True), ends=(False,))
     pages = Changes(page_rows=(0,) * 3, page_columns=(5, 6, 7), pages=(60, 61, 62))
     second = replace(first, chunks=(ids(11),), ends=(True,), bound=31, changes=pages)
     third = replace(second, chunks=(ids(1),), bound=32, changes=Changes())
