@@ -1,12 +1,17 @@
-"""The claim: a long prompt is read at most of what the device can multiply. Prints one JSON line.
+"""The claim: a long prompt is read at most of what the device can multiply, a short one in little more time than its
+weights take. Prints one JSON line.
 
-    python benchmarks/prefill.py                            llama-8b, 1,024 and 8,192 tokens, ~1 minute on an H200
+    python benchmarks/prefill.py                            llama-8b: 64, 1,024, 8,192 tokens, ~1 minute on an H200
     python benchmarks/prefill.py --tokens 32768 --rounds 6
     python benchmarks/prefill.py --shape tiny --device cpu --tokens 64 --rounds 6
 
 From a prompt's arrival to its first token, through the engine's loop, nothing else running, no prefix known. Products
 and attention of the plain engine, over its time, are held against the matrix rate of this device, measured in the same
 run; `with_drafter_over_plain` is what filling the drafter's cache adds.
+
+What bounds a short prompt is not that rate: all weights are read once, whatever the number of tokens, and where a chunk
+is no graph, the host launches every operation. `limit_ms` is the longer of reading the weights at this device's copy
+rate and multiplying at its matrix rate.
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ PLAIN, DRAFTING = "plain", "with a drafter"
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = bench_line.parser(__doc__)
-    parser.add_argument("--tokens", type=bench_line.ints, default=(1024, 8192), metavar="N,…", help="of the prompts")
+    lengths = (64, 1024, 8192)
+    parser.add_argument("--tokens", type=bench_line.ints, default=lengths, metavar="N,…", help="of the prompts")
     return parser.parse_args(argv)
 
 
@@ -60,9 +66,13 @@ def _prompt(decoders: dict[str, Decoder], tokens: int, num_rounds: int, reads: R
         decoder.first_token_s(tokens)
     rounds = interleave(list(decoders), num_rounds, lambda name: decoders[name].first_token_s(tokens))
     seconds = dict(zip(decoders, rounds, strict=True))
-    flops_s = reads.prefill_flops(tokens) / median(seconds[PLAIN])
+    flops = reads.prefill_flops(tokens)
+    flops_s = flops / median(seconds[PLAIN])
+    limit_s = max(reads.weights / rates.copy_bytes_s, flops / rates.matrix_flops_s)
     return {
         "tokens": tokens,
+        "limit_ms": significant(1e3 * limit_s),
+        "fraction_of_limit": significant(limit_s / median(seconds[PLAIN])),
         "first_token_ms": {name: spread_ms(of) for name, of in seconds.items()},
         "tok_s": significant(tokens / median(seconds[PLAIN])),
         "tflops": significant(flops_s / 1e12),

@@ -71,8 +71,8 @@ class EngineConfig:
     """Seconds that may be spent at the start on compiling kernels and capturing graphs of the common shapes; what is
     left is compiled and captured when it is first needed. 0 does nothing ahead. Without a GPU there are no graphs."""
     eager: bool = False
-    """Run cycles operation by operation, each waited for before the next is planned: no graphs, and nothing in flight.
-    Slower on a GPU, and the same on a CPU; for looking inside."""
+    """Run forwards operation by operation, each waited for before the next is planned: no graphs, and nothing in
+    flight. Slower on a GPU, and the same on a CPU; for looking inside."""
     weights: Weights = "auto"
     """Of a quantised checkpoint: "auto" keeps in memory as they are those that a kernel of this device takes, "packed"
     insists on it, "unpacked" brings all to the model's dtype as they are loaded. What came of it is in the notes."""

@@ -206,6 +206,11 @@ def test_prefill(run: Run) -> None:
         flops = n * 3 * layer + 2 * config.vocab_size * hidden + n * (n + 1) // 2 * 4 * 3 * hidden
         assert prompt["tflops"] == pytest.approx(flops / ms["plain"]["median"] / 1e9, rel=CLOSE)
         assert prompt["tok_s"] == pytest.approx(n / ms["plain"]["median"] * 1e3, rel=CLOSE)
+        norms = 7 * hidden
+        weights = 4 * (3 * layer // 2 + norms + config.vocab_size * hidden)
+        limit = max(weights / line["rates"]["copy_gb_s"] / 1e6, flops / line["rates"]["matrix_tflops"] / 1e9)
+        assert prompt["limit_ms"] == pytest.approx(limit, rel=CLOSE)
+        assert prompt["fraction_of_limit"] == pytest.approx(limit / ms["plain"]["median"], rel=CLOSE)
         assert prompt["with_drafter_over_plain"]["median"] > 0.0
         assert ms["with a drafter"]["median"] > 0.0
 

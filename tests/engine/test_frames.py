@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from engine.test_lossless import answers, prompts
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import SamplingParams
 from outpace.distributed.group import Group
-from outpace.engine import frames as module
+from outpace.engine import graphs as module
 from outpace.engine.frame_inputs import FrameInputs
 from outpace.engine.frames import Frames, Shape
+from outpace.engine.graphs import Recorder
+from outpace.engine.prefill_frames import PrefillShape
 from outpace.types import Changes, Needs, RowSettings
 
 
@@ -87,45 +90,45 @@ def test_where_memory_is_short_the_others_go(
 ) -> None:
     frames = frames_of(10)
     frames.of(Shape(1, 1, Needs()))
+    frames.of(PrefillShape(1, 16, True, Needs()))
     left = iter([torch.OutOfMemoryError("CUDA out of memory")] * num_failures)
 
-    def record(self: Frames, run: Callable[[], Any]) -> Callable[[], Any]:
+    def record(self: Recorder, run: Callable[[], Any]) -> Callable[[], Any]:
         if error := next(left, None):
             raise error
         return lambda: "replayed"
 
-    monkeypatch.setattr(Frames, "_record", record)
-    monkeypatch.setattr(Frames, "_warm_up", lambda self, run: None)
+    monkeypatch.setattr(Recorder, "_record", record)
+    monkeypatch.setattr(Recorder, "_warm_up", lambda self, run: None)
     if captured:
-        replay, num_bytes = frames._capture(lambda: None, None)
+        replay, num_bytes = frames._recorder._capture(lambda: None, None, frames._drop_all)  # type: ignore[arg-type, return-value]
         assert (replay(), num_bytes) == ("replayed", 0)
     else:
         with pytest.raises(torch.OutOfMemoryError):
-            frames._capture(lambda: None, None)
-    assert frames.num_dropped == min(1, num_failures)
+            frames._recorder._capture(lambda: None, None, frames._drop_all)  # type: ignore[arg-type, return-value]
+    assert frames.num_dropped == 2 * min(1, num_failures), "the cycle's and the prefill's"
 
 
-def on_rank(group: Group) -> Frames:
-    pair = SimpleNamespace(target=SimpleNamespace(group=group))
-    return Frames(pair, SimpleNamespace(device=torch.device("cpu")), 4)  # type: ignore[arg-type]
+def on_rank(group: Group) -> Recorder:
+    return Recorder(torch.device("cpu"), group)
 
 
 @pytest.mark.parametrize("failing", [(), (1,), (0, 1)])
-def test_ranks_run_a_cycle_as_a_graph_all_of_them_or_none(
+def test_ranks_run_a_forward_as_a_graph_all_of_them_or_none(
     failing: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
-    def record(self: Frames, run: Callable[[], Any]) -> Callable[[], Any]:
-        group = self._pair.target.group
+    def record(self: Recorder, run: Callable[[], Any]) -> Callable[[], Any]:
+        group = self._group
         group.calls.begun += 1 + group.rank  # as far as each came
         if group.rank in failing:
             raise RuntimeError("operation not permitted\nwhen capturing")
         return lambda: "replayed"
 
-    monkeypatch.setattr(Frames, "_record", record)
-    monkeypatch.setattr(Frames, "_warm_up", lambda self, run: None)
+    monkeypatch.setattr(Recorder, "_record", record)
+    monkeypatch.setattr(Recorder, "_warm_up", lambda self, run: None)
 
     def captured(group: Group) -> tuple[str, str | None, tuple[int, int]]:
-        replay, _, why_not = on_rank(group)._captured(lambda: "run", None)  # type: ignore[arg-type, return-value]
+        replay, _, why_not = on_rank(group)._captured(lambda: "run", None, bool)  # type: ignore[arg-type, return-value]
         return str(replay()), why_not, (group.calls.begun, group.calls.ended)
 
     found = on_ranks(2, captured)
@@ -142,10 +145,22 @@ def test_what_one_of_several_ranks_raises_before_it_records_is_the_forwards(
 ) -> None:
     """Others may wait for it there, so it cannot run the cycle eagerly and leave them."""
 
-    def fail(self: Frames, run: Callable[[], Any]) -> None:
+    def fail(self: Recorder, run: Callable[[], Any]) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(Frames, "_warm_up", fail)
+    monkeypatch.setattr(Recorder, "_warm_up", fail)
     with pytest.raises(RuntimeError, match="no memory"):
-        on_rank(Group(size=2))._captured(lambda: None, None)  # type: ignore[arg-type, return-value]
-    assert on_rank(Group())._captured(lambda: None, None)[2] == "RuntimeError: no memory"  # type: ignore[arg-type, return-value]
+        on_rank(Group(size=2))._captured(lambda: None, None, bool)  # type: ignore[arg-type, return-value]
+    assert on_rank(Group())._captured(lambda: None, None, bool)[2] == "RuntimeError: no memory"  # type: ignore[arg-type, return-value]
+
+
+def test_frames_that_nobody_holds_are_gone_at_once() -> None:
+    """With the memory of their graphs, which waits for no garbage collection."""
+    frames = frames_of(2)
+    gone = weakref.ref(frames)
+    gc.disable()
+    try:
+        del frames
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
+from engine.curious import asking_the_host
 from engine.test_lossless import answers, prompts, sampled
 from engine.tiny import engine, tiny_drafter, tiny_target
-from outpace import SamplingParams
-from outpace.engine import frames
+from outpace import LLM, SamplingParams
 from outpace.engine.calibrate import time_phases
 from outpace.engine.ticket import Ticket
-from outpace.speculation.chosen import Chosen
-from outpace.types import CyclePlan, Plan, SamplingKind
+from outpace.types import CyclePlan, Plan, PrefillPlan, SamplingKind
 
 pytestmark = pytest.mark.gpu
 
@@ -40,27 +37,37 @@ def test_gpu_and_cpu_agree() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_no_host_read_inside_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch raises on any synchronisation between the Plan and the Outcome."""
+def test_no_host_read_while_graphs_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch raises on any synchronisation between the Plan and the Outcome, of cycles and of prefills. A capture may
+    wait: the same was asked before, so every shape is there."""
     target = tiny_target(seed=42)
     target.model.to("cuda")
-    llm = engine(target, tiny_drafter(target).to("cuda"))
-    num_cycles = 0
+    llm = engine(target, tiny_drafter(target).to("cuda"), prefix_reuse=False)
+    batch, params = prompts(4, seed=42), SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=7)
+    llm.generate(batch, params)
+    before = captured(llm)
+    seen: set[type[Plan]] = set()
     enqueue = llm.engine.runner.enqueue
 
     def watched(plan: Plan) -> Ticket:
-        nonlocal num_cycles
-        cycles = isinstance(plan, CyclePlan)
-        num_cycles += cycles
-        torch.cuda.set_sync_debug_mode("error" if cycles else "default")
+        seen.add(type(plan))
+        torch.cuda.set_sync_debug_mode("error")
         try:
             return enqueue(plan)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(llm.engine.runner, "enqueue", watched)
-    llm.generate(prompts(4, seed=42), SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9))
-    assert num_cycles
+    llm.generate(batch, params)
+    assert seen == {CyclePlan, PrefillPlan}
+    assert captured(llm) == before and min(before) > 0, "nothing but replays was watched"
+
+
+def captured(llm: LLM) -> tuple[int, int]:
+    """Graphs of cycles, and of prefills."""
+    graphs = llm.describe()["graphs"]
+    assert graphs["eager"] == graphs["prefill"]["eager"] == []
+    return graphs["captured"], graphs["prefill"]["captured"]
 
 
 def test_a_cycle_that_cannot_be_captured_runs_eagerly_and_is_named(
@@ -72,23 +79,15 @@ def test_a_cycle_that_cannot_be_captured_runs_eagerly_and_is_named(
     batch = prompts(4, seed=43)
     kinds = [SamplingParams(max_tokens=24), SamplingParams(max_tokens=24, temperature=0.9, seed=1)]
     expected = [answers(engine(target).generate(batch, params)) for params in kinds]
-    whole = frames.cycle
-
-    def curious(*args: Any) -> Chosen:
-        chosen = whole(*args)
-        if args[4].kind is SamplingKind.SAMPLED:
-            chosen.outcome_BC.sum().item()
-        return chosen
-
-    monkeypatch.setattr(frames, "cycle", curious)
+    asked = asking_the_host(monkeypatch, lambda cycle: cycle.sampling.kind is SamplingKind.SAMPLED)
     llm = engine(target, tiny_drafter(target).to("cuda"))
     for index in (0, 1, 0, 1):
         assert answers(llm.generate(batch, kinds[index])) == expected[index]
     described = llm.describe()["graphs"]
-    assert described["captured"] > 0
+    assert asked and described["captured"] > 0 and described["eager_replays"] > 0
     assert {eager["sampling"] for eager in described["eager"]} == {"sampled"}
     assert all(eager["why"] for eager in described["eager"])
-    assert "run without a graph" in caplog.text
+    assert "cycles of" in caplog.text and "run without a graph" in caplog.text
     assert torch.randn(3, device="cuda").isfinite().all(), "torch draws again"
 
 

@@ -14,8 +14,16 @@ from outpace import LLM, SamplingParams
 from outpace.distributed.group import Group
 from outpace.engine import warm_up as module
 from outpace.engine.frames import Frames, Shape
+from outpace.engine.prefill_frames import PrefillShape
 from outpace.engine.runner import Runner
-from outpace.engine.warm_up import Compiled, capture_common, common_shapes, compile_common, prefill_lengths
+from outpace.engine.warm_up import (
+    Compiled,
+    capture_common,
+    common_prefills,
+    common_shapes,
+    compile_common,
+    prefill_lengths,
+)
 from outpace.models.arch import MixtureConfig
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
@@ -44,6 +52,21 @@ def test_few_rows_come_first_and_every_k_and_kind_is_there() -> None:
     assert {shape.k for shape in common_shapes(llm.engine.runner, llm.config)} == {0, 4}
 
 
+def test_short_prefills_are_those_that_chunks_may_have() -> None:
+    llm = framed()
+
+    def lengths(**changes: int) -> list[int]:
+        found = common_prefills(llm.engine.runner, replace(llm.config, **changes), fills_drafter=True)
+        assert [shape.needs.kind for shape in found] == [SamplingKind.GREEDY, SamplingKind.SAMPLED] * (len(found) // 2)
+        assert {(shape.num_rows, shape.fills_drafter) for shape in found} == {(1, True)}
+        return [shape.num_tokens for shape in found[::2]]
+
+    assert lengths(prefill_chunk=2048, max_context=4096) == [16, 32, 64, 128, 256]
+    assert lengths(prefill_chunk=2048, max_context=66) == [16, 32, 64, 128]
+    assert lengths(prefill_chunk=2048, max_context=65) == [16, 32, 64]
+    assert lengths(prefill_chunk=3, max_context=4096) == [16]
+
+
 def test_prefill_is_compiled_for_every_tile_of_a_mixture() -> None:
     assert prefill_lengths(tiny_target(seed=120).model, 2048) == [16, 2048]
     assert prefill_lengths(tiny_target(seed=120).model, 7) == [7]
@@ -63,18 +86,21 @@ def test_prefill_is_compiled_for_every_tile_of_a_mixture() -> None:
 def test_everything_is_put_back_and_answers_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     llm = framed()
     runner = llm.engine.runner
-    made: list[Shape] = []
+    made: list[Shape | PrefillShape] = []
     of = Frames.of
     monkeypatch.setattr(Frames, "of", lambda frames, shape: made.append(shape) or of(frames, shape))
     before = {name: getattr(runner.state, name).clone() for name in ("length_R", "page_table_RP", "num_pending_R")}
     config = replace(llm.config, capture_s=3600.0)
     shapes = common_shapes(runner, config)
-    for shape in shapes:
+    prefills = common_prefills(runner, config, fills_drafter=True)
+    for shape in (*shapes, *prefills):
         runner.frames.rehearse(shape)
     assert not made, "a rehearsal makes no frame"
-    told = capture_common(runner, config, compile_common(runner, config))
-    assert made == shapes
+    told = capture_common(runner, config, compile_common(runner, config), fills_drafter=True)
+    few = [shape for shape in shapes if shape.num_rows == 1]
+    assert made == [*few, *prefills, *shapes[len(few) :]], "no prompt waits for cycles of many rows"
     assert told["captured"] == len(shapes) and told["left_for_later"] == 0
+    assert told["prefill"] == {"captured": len(prefills), "left_for_later": 0}
     assert told["compiled"] == 0, "a CPU runs no kernels"
     for name, tensor in before.items():
         assert torch.equal(getattr(runner.state, name)[:-1], tensor[:-1]), f"{name} of rows that are not inert"
@@ -87,23 +113,27 @@ def test_it_ends_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     compiled = Compiled(seconds=1.0, num_kernels=2)
-    told = capture_common(llm.engine.runner, replace(llm.config, capture_s=5.0), compiled)
+    config = replace(llm.config, capture_s=5.0)
+    told = capture_common(llm.engine.runner, config, compiled, fills_drafter=True)
     assert told["captured"] == 3, "each look at the clock takes a second, and one was spent before"
     assert told["left_for_later"] == len(common_shapes(llm.engine.runner, llm.config)) - 3
+    assert told["prefill"] == {
+        "captured": 0,
+        "left_for_later": len(common_prefills(llm.engine.runner, llm.config, fills_drafter=True)),
+    }
 
 
 def test_without_graphs_or_without_time_nothing_is_done() -> None:
     llm = framed()
     runner = llm.engine.runner
     assert compile_common(runner, replace(llm.config, capture_s=0.0)).num_kernels == 0
-    assert (
-        capture_common(runner, replace(llm.config, capture_s=0.0), Compiled(seconds=0.0, num_kernels=0))["captured"]
-        == 0
-    )
+    told = capture_common(runner, replace(llm.config, capture_s=0.0), NOTHING, fills_drafter=True)
+    assert told["captured"] == told["prefill"]["captured"] == 0
     runner.frames = None
     assert compile_common(runner, replace(llm.config, capture_s=3600.0)).num_kernels == 0
-    told = capture_common(runner, replace(llm.config, capture_s=3600.0), NOTHING)
+    told = capture_common(runner, replace(llm.config, capture_s=3600.0), NOTHING, fills_drafter=True)
     assert told["captured"] == told["left_for_later"] == 0
+    assert told["prefill"] == {"captured": 0, "left_for_later": 0}
 
 
 def test_a_rank_compiles_without_a_word_to_the_others() -> None:
@@ -118,9 +148,20 @@ def test_a_rank_compiles_without_a_word_to_the_others() -> None:
     pair = Pair.allocate(target, drafter, num_pages=40, page_size=config.page_size, dtype=torch.float32)
     runner = Runner(pair, config)
     runner.frames = Frames(pair, runner.state, config.page_size)
+    shapes = [*common_shapes(runner, config), *common_prefills(runner, config, fills_drafter=True)]
     with runner.rehearsing():
-        for shape in common_shapes(runner, config):
+        for shape in shapes:
             runner.frames.rehearse(shape)
     assert not group.rehearsal.on
-    with pytest.raises(ValueError, match="process group"):
-        runner.frames.rehearse(common_shapes(runner, config)[0])
+    for shape in (shapes[0], shapes[-1]):
+        with pytest.raises(ValueError, match="process group"):
+            runner.frames.rehearse(shape)
+
+
+def test_what_is_compiled_first_leaves_prompts_that_run_as_they_come_and_no_frame() -> None:
+    """With kernels left out nothing may be captured."""
+    llm = framed()
+    module._prefill(llm.engine.runner, llm.config)
+    told = llm.engine.runner.describe()
+    assert told["prefill"]["eager"] == [] and told["prefill"]["no_frame"] == 0
+    assert llm.engine.runner.frames is not None

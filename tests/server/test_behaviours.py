@@ -20,11 +20,11 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import binomtest
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from engine.curious import asking_the_host
 from engine.test_drafter_cache import draft_from_scratch, watch
 from engine.test_lossless import answers, prompts
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
-from outpace.engine import frames
 from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
@@ -364,21 +364,13 @@ def test_20_default_taps_are_said_and_a_collapse_is_reported_as_wiring(folder: P
 def test_21_drafts_that_cannot_be_captured_leave_the_targets_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     target = tiny_target(seed=21)
     target.model.to("cuda")
-    whole = frames.cycle
-
-    def curious(*args: Any) -> Any:
-        chosen = whole(*args)
-        if args[5]:
-            chosen.outcome_BC.sum().item()
-        return chosen
-
-    monkeypatch.setattr(frames, "cycle", curious)
+    asked = asking_the_host(monkeypatch, lambda cycle: cycle.k > 0)
     llm = engine(target, tiny_drafter(target).to("cuda"))
     batch = prompts(3, seed=21)
     on, off = (llm.generate(batch, SamplingParams(max_tokens=20, max_k=k)) for k in (None, 0))
     assert answers(on) == answers(off)
     graphs = llm.describe()["graphs"]
-    assert graphs["captured"] > 0
+    assert asked and graphs["captured"] > 0
     assert graphs["eager"] and all(eager["k"] and eager["why"] for eager in graphs["eager"])
 
 

@@ -91,7 +91,8 @@ class Engine:
         self.runner = runner or Runner(pair, config)
         compiled = compile_common(self.runner, config)
         self.control: Control = control or make_control(self.runner, config)
-        self.warmed_up = capture_common(self.runner, config, compiled)
+        fills_drafter = config.k > 0 and self.control.fills_drafter()
+        self.warmed_up = capture_common(self.runner, config, compiled, fills_drafter=fills_drafter)
         """What was captured before the first request, as plain data for JSON."""
         self.scheduler = Scheduler(config, self.pages, self._draftable, self.control)
         self.phases = PhaseLog()

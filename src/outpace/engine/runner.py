@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from outpace.config import ResolvedConfig
+from outpace.engine.frame_inputs import FrameInputs, PrefillInputs
 from outpace.engine.frames import Frame, Frames, Shape
 from outpace.engine.grammars.masks import Masks, mask_words
 from outpace.engine.marks import Marks
+from outpace.engine.prefill_frames import PrefillFrame, PrefillShape, shape_of
 from outpace.engine.ticket import Ticket, on_host
 from outpace.errors import RequestError
 from outpace.models.drafter import Drafter
@@ -171,8 +173,8 @@ class Runner:
             field[:num_rows] = 0
 
     @torch.inference_mode()
-    def capture(self, shape: Shape) -> None:
-        """Makes the graph of a shape before it is needed, where cycles are graphs."""
+    def capture(self, shape: Shape | PrefillShape) -> None:
+        """Makes the graph of a shape before it is needed, where there are graphs."""
         if self.frames is not None:
             self.frames.of(shape)
 
@@ -187,8 +189,12 @@ class Runner:
         began = time.perf_counter()
         if isinstance(plan, CyclePlan) and self.frames is not None:
             frame = self._framed(self.frames, plan)
-            chosen = frame.replay() if frame.cut is None or masks is None else frame.cut.replay(masks)
+            chosen = frame.graph.replay() if frame.cut is None or masks is None else frame.cut.replay(masks)
             return self._ticket(plan, chosen, began, frame.marks)
+        if isinstance(plan, PrefillPlan) and self.frames is not None:
+            prefill_frame = self._framed_prefill(self.frames, plan)
+            if prefill_frame is not None:
+                return self._ticket(plan, prefill_frame.graph.replay(), began, None)
         marks = Marks(self.state.device) if self._timed or self.frames is None else None
         self.state.apply(plan.changes, self.page_size)
         match plan:
@@ -204,14 +210,26 @@ class Runner:
         """The frame of a cycle, its inputs on their way."""
         bucket = next(bucket for bucket in self.buckets if bucket >= len(plan.rows))
         frame = frames.of(Shape(bucket, plan.k, plan.needs))
-        changes = plan.changes
-        if not frame.inputs.fit(changes):
-            self.state.apply(changes, self.page_size)
-            changes = Changes()
-        frame.inputs.write(plan.rows, changes)
+        frame.inputs.write(plan.rows, self._left_for(frame.inputs, plan.changes))
         frames.num_replays += 1
-        frames.num_eager += frame.why_eager is not None
+        frames.num_eager += frame.graph.why_eager is not None
         return frame
+
+    def _framed_prefill(self, frames: Frames, plan: PrefillPlan) -> PrefillFrame | None:
+        """The frame of a short prefill, its inputs on their way; None for what no frame takes."""
+        shape = shape_of(plan, self.buckets)
+        frame = None if shape is None else frames.of(shape)
+        if frame is not None:
+            frame.inputs.write(plan.rows, self._left_for(frame.inputs, plan.changes), plan.chunks, plan.ends)
+        frames.prefills.count(frame)
+        return frame
+
+    def _left_for(self, inputs: FrameInputs | PrefillInputs, changes: Changes) -> Changes:
+        """What a frame is to change; what it cannot take is changed before it."""
+        if inputs.fit(changes):
+            return changes
+        self.state.apply(changes, self.page_size)
+        return Changes()
 
     def _cycle(self, plan: CyclePlan, marks: Marks | None, masks: Masks | None) -> Chosen:
         rows_B = upload(plan.rows, self.state.device)

@@ -1,8 +1,8 @@
 """What is compiled and captured before the first request, so that no early request waits for it.
 
-Shapes are taken in the order in which a server meets them: few rows first, and for each number of rows greedy, sampled
-and truncated, at every k that control may choose. What the budget of time leaves out is captured when it is first
-needed.
+Shapes are taken in the order in which a server meets them: cycles of few rows first, and for each number of rows
+greedy, sampled and truncated, at every k that control may choose; short prefills of one row behind cycles of one. What
+the budget of time leaves out is captured when it is first needed.
 
     `compile_common`, before costs are measured: the kernels of a prefill and of cycles, in several processes.
     `capture_common`, after: graphs, one after another.
@@ -22,6 +22,7 @@ import torch
 from outpace.config import ResolvedConfig
 from outpace.engine.calibrate import drafts_of
 from outpace.engine.frames import Shape
+from outpace.engine.prefill_frames import LENGTHS, PrefillShape
 from outpace.engine.runner import Runner
 from outpace.models.mixture import Mixture
 from outpace.models.target import Target
@@ -47,6 +48,14 @@ def common_shapes(runner: Runner, config: ResolvedConfig) -> list[Shape]:
     return [Shape(bucket, k, Needs(kind)) for bucket in runner.buckets for kind in SamplingKind for k in ks]
 
 
+def common_prefills(runner: Runner, config: ResolvedConfig, *, fills_drafter: bool) -> list[PrefillShape]:
+    """Of one row, greedy and sampled, as long as its chunks may be; in the order in which they are captured."""
+    longest = _longest(config)
+    lengths = [num for num, shorter in zip(LENGTHS, (0, *LENGTHS), strict=False) if shorter < longest]
+    kinds = (SamplingKind.GREEDY, SamplingKind.SAMPLED)
+    return [PrefillShape(runner.buckets[0], num, fills_drafter, Needs(kind)) for num in lengths for kind in kinds]
+
+
 def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
     """Compiles the kernels of a prefill and of common shapes, if there will be graphs. Nobody may use the first row.
 
@@ -58,7 +67,7 @@ def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
         return Compiled(seconds=0.0, num_kernels=0)
     from outpace.kernels.gpu.compiling import compile_all, find
 
-    def rehearse(shapes: Sequence[Shape]) -> None:
+    def rehearse(shapes: Sequence[Shape | PrefillShape]) -> None:
         for shape in shapes:
             if time.perf_counter() - began < LOOKS_FOR * config.capture_s:
                 with suppress(RuntimeError):  # its capture will say so
@@ -66,10 +75,12 @@ def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
 
     shapes = common_shapes(runner, config)
     few = [shape for shape in shapes if shape.num_rows == shapes[0].num_rows]
+    prefills = common_prefills(runner, config, fills_drafter=config.k > 0)
+    of_each_length = [shape for shape in prefills if shape.needs.kind is SamplingKind.GREEDY]
 
     def rehearse_few() -> None:
         _prefill(runner, config)
-        rehearse(few)
+        rehearse([*few, *of_each_length, *prefills[:2]])
 
     def compile_found(work: Callable[[], None]) -> int:
         kernels = find(work)
@@ -83,20 +94,36 @@ def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
     return Compiled(seconds=time.perf_counter() - began, num_kernels=num)
 
 
-def capture_common(runner: Runner, config: ResolvedConfig, compiled: Compiled) -> dict[str, Any]:
-    """Captures common shapes in what is left of `config.capture_s`; what came of it, as plain data for JSON."""
+def capture_common(
+    runner: Runner, config: ResolvedConfig, compiled: Compiled, *, fills_drafter: bool
+) -> dict[str, Any]:
+    """Captures common shapes in what is left of `config.capture_s`; what came of it, as plain data for JSON.
+
+    Args:
+        runner: captures them, if there are graphs.
+        config: settings.
+        compiled: what was done before, whose time counts.
+        fills_drafter: whether prompts are made ready for drafts, as control sees it now.
+    """
     began = time.perf_counter()
-    shapes = common_shapes(runner, config) if runner.frames is not None and config.capture_s else []
+    cycles, prefills = list[Shape](), list[PrefillShape]()
+    if runner.frames is not None and config.capture_s:
+        cycles, prefills = common_shapes(runner, config), common_prefills(runner, config, fills_drafter=fills_drafter)
+    num_few = sum(shape.num_rows == cycles[0].num_rows for shape in cycles)
+    shapes: list[Shape | PrefillShape] = [*cycles[:num_few], *prefills, *cycles[num_few:]]
     num_done = 0
     while num_done < len(shapes) and time.perf_counter() - began + compiled.seconds < config.capture_s:
         runner.capture(shapes[num_done])
         num_done += 1
+    num_cycles = sum(isinstance(shape, Shape) for shape in shapes[:num_done])
+    num_prefills = num_done - num_cycles
     return {
         "compiled": compiled.num_kernels,
         "compile_s": round(compiled.seconds, 3),
-        "captured": num_done,
+        "captured": num_cycles,
         "capture_s": round(time.perf_counter() - began, 3),
-        "left_for_later": len(shapes) - num_done,
+        "left_for_later": len(cycles) - num_cycles,
+        "prefill": {"captured": num_prefills, "left_for_later": len(prefills) - num_prefills},
     }
 
 
@@ -107,9 +134,15 @@ def prefill_lengths(target: Target, longest: int) -> list[int]:
     return sorted(lengths if mixture is None else lengths.union(mixture.tile_changes(longest)))
 
 
+def _longest(config: ResolvedConfig) -> int:
+    """Tokens of the longest chunk."""
+    return min(config.prefill_chunk, config.max_context - 1)
+
+
 def _prefill(runner: Runner, config: ResolvedConfig) -> None:
-    """Prompts of `prefill_lengths`, into the trash page, where the tables of unused rows lead, and a catch-up."""
-    for num_tokens in prefill_lengths(runner.target, min(config.prefill_chunk, config.max_context - 1)):
+    """Prompts of `prefill_lengths` and a catch-up behind each, operation by operation, into the trash page, where the
+    tables of unused rows lead."""
+    for num_tokens in prefill_lengths(runner.target, _longest(config)):
         plan = PrefillPlan(
             rows=(0,),
             chunks=((0,) * num_tokens,),
@@ -118,7 +151,8 @@ def _prefill(runner: Runner, config: ResolvedConfig) -> None:
             needs=Needs(),
             bound=num_tokens,
         )
-        runner.enqueue(plan).read()
+        with runner.without_graphs():
+            runner.enqueue(plan).read()
         if config.k:
             num = min(num_tokens, config.history)
             runner.enqueue(CatchUpPlan(rows=(0,), starts=(0,), nums=(num,), missing=((),), cold=(False,), bound=num))

@@ -52,3 +52,21 @@ def test_equals_a_plain_softmax(dtype: torch.dtype, num_tokens: int, window: int
         slots = slots_of(every, table[row : row + 1], PAGE)[0]
         expected = dense(q[row], keys[slots], values[slots], start, window, first)
         assert (out[row] - expected).norm() / expected.norm() < (1e-6 if dtype == torch.float32 else 5e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_chunk_that_is_filled_up_keeps_its_bits(dtype: torch.dtype, window: int | None) -> None:
+    """As in the graph of a short prefill: whatever stands behind its tokens, and however wide the table is."""
+    cache, table = full_cache(dtype)
+    num, filled = 17, 32
+    q = torch.randn(len(STARTS), filled, HEADS, D, dtype=dtype, device=DEVICE)
+    reach = -(-(max(STARTS) + num) // PAGE)
+    start_B = torch.tensor(STARTS, device=DEVICE)
+    alone, among = (
+        paged_attention(
+            q[:, :num_tokens], cache.keys_LNHD[0], cache.values_LNHD[0], pages, start_B, page_size=PAGE, window=window
+        )
+        for num_tokens, pages in ((num, table[:, :reach].contiguous()), (filled, table))
+    )
+    assert torch.equal(among[:, :num], alone)

@@ -172,7 +172,7 @@ def _obey(order: Order, runner: Runner, forwards: _Forwards, pipe: Pipe[Order], 
             runner.vacate(num_rows)
         case orders.Compile():
             compile_common(runner, runner.config)
-        case orders.Capture(shape=shape):
+        case orders.Capture(shape=shape) | orders.CapturePrefill(shape=shape):
             runner.capture(shape)
         case orders.TimePhases(on=True):
             phases.enter_context(runner.with_phases())

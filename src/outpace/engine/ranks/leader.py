@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from outpace.config import ResolvedConfig
 from outpace.engine.frames import Shape
 from outpace.engine.grammars.masks import Masks
+from outpace.engine.prefill_frames import PrefillShape
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.checksum import Checksum
 from outpace.engine.ranks.crew import Crew
@@ -111,9 +112,9 @@ class Leader(Runner):
         self._crew.tell(orders.Vacate(num_rows=num_rows))
         super().vacate(num_rows)
 
-    def capture(self, shape: Shape) -> None:
+    def capture(self, shape: Shape | PrefillShape) -> None:
         """See `Runner.capture`."""
-        self._crew.tell(orders.Capture(shape=shape))
+        self._crew.tell(orders.capture_of(shape))
         with self._crew.in_step():
             super().capture(shape)
 

@@ -6,6 +6,7 @@ import msgspec
 
 from outpace.config import ResolvedConfig, Sums, Weights
 from outpace.engine.frames import Shape
+from outpace.engine.prefill_frames import PrefillShape
 from outpace.types import CatchUpPlan, CyclePlan, Plan, PrefillPlan
 
 
@@ -96,9 +97,15 @@ class Compile(_Message, frozen=True, kw_only=True):
 
 
 class Capture(_Message, frozen=True, kw_only=True):
-    """`Runner.capture`."""
+    """`Runner.capture`, of a cycle."""
 
     shape: Shape
+
+
+class CapturePrefill(_Message, frozen=True, kw_only=True):
+    """`Runner.capture`, of a prefill."""
+
+    shape: PrefillShape
 
 
 class TimePhases(_Message, frozen=True, kw_only=True):
@@ -178,7 +185,8 @@ class Failed(_Message, frozen=True, kw_only=True):
 
 
 ForTiming = Occupy | PutBack | Vacate | TimePhases
-Order = Load | Allocate | Cycle | Prefill | CatchUp | GoOn | Provide | Withdraw | Compile | Capture | ForTiming | End
+AtStart = Load | Allocate | Compile | Capture | CapturePrefill
+Order = AtStart | Cycle | Prefill | CatchUp | GoOn | Provide | Withdraw | ForTiming | End
 Answer = Here | Beat | Loaded | Allocated | Provided | Checked | Raised | Failed
 
 
@@ -191,3 +199,8 @@ def order_of(plan: Plan, *, masked: bool) -> Order:
             return Prefill(plan=plan, masked=masked)
         case CatchUpPlan():
             return CatchUp(plan=plan)
+
+
+def capture_of(shape: Shape | PrefillShape) -> Capture | CapturePrefill:
+    """The order to make the graph of a shape."""
+    return Capture(shape=shape) if isinstance(shape, Shape) else CapturePrefill(shape=shape)

@@ -76,16 +76,24 @@ def _of_graphs(graphs: dict[str, Any]) -> Iterator[Metric]:
     """Nothing on a CPU, which has no graphs."""
     if "captured" not in graphs:
         return
-    shapes = GaugeMetricFamily("outpace_cycle_shapes", "Shapes of cycles met, by how they run.", labels=["as"])
-    cycles = CounterMetricFamily("outpace_device_cycles", "Cycles of the engine, by how they ran.", labels=["as"])
-    for how, num_shapes, num_cycles in (
-        ("graph", graphs["captured"], graphs["replays"] - graphs["eager_replays"]),
-        ("eager", len(graphs["eager"]), graphs["eager_replays"]),
-    ):
-        shapes.add_metric([how], num_shapes)
-        cycles.add_metric([how], num_cycles)
+    prefills = graphs["prefill"]
+    yield from _by_how("cycle", graphs, {})
+    yield from _by_how("prefill", prefills, {"no_frame": prefills["no_frame"]})
+
+
+def _by_how(what: str, graphs: dict[str, Any], others: dict[str, int]) -> Iterator[Metric]:
+    """Shapes, and forwards of them; `others` have no shape."""
+    shapes = GaugeMetricFamily(f"outpace_{what}_shapes", f"Shapes of {what}s met, by how they run.", labels=["as"])
+    forwards = CounterMetricFamily(
+        f"outpace_device_{what}s", f"{what.capitalize()}s of the engine, by how they ran.", labels=["as"]
+    )
+    shapes.add_metric(["graph"], graphs["captured"])
+    shapes.add_metric(["eager"], len(graphs["eager"]))
+    eager = graphs["eager_replays"]
+    for how, num in {"graph": graphs["replays"] - eager, "eager": eager, **others}.items():
+        forwards.add_metric([how], num)
     yield shapes
-    yield cycles
+    yield forwards
 
 
 class Metrics:
