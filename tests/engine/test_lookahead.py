@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence as Listed
+from typing import Any
 
 import pytest
 import torch
@@ -226,3 +228,24 @@ def test_padding_rows_leave_no_trace() -> None:
     assert torch.allclose(plain.pending_hidden_RWH[:inert], padded.pending_hidden_RWH[:inert], atol=1e-5)
     assert int(padded.length_R[inert]) == 0
     assert not padded.page_table_RP[inert].any()
+
+
+def test_no_number_of_the_hosts_is_written_at_places_that_the_device_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`state[rows] = 1` uploads the 1: on a GPU the host waits for that, and a graph cannot be captured."""
+    written: list[str] = []
+    write = torch.Tensor.__setitem__
+
+    def watched(tensor: torch.Tensor, index: Any, value: Any) -> None:
+        indices = index if isinstance(index, tuple) else (index,)
+        caller = sys._getframe(1)
+        if not isinstance(value, torch.Tensor) and any(isinstance(each, torch.Tensor) for each in indices):
+            written.append(f"{caller.f_globals['__name__']}:{caller.f_lineno}")
+        write(tensor, index, value)
+
+    target = tiny_target(seed=73)
+    llm = ahead(engine(target, tiny_drafter(target), prefill_chunk=256), 1, wandering=True)
+    monkeypatch.setattr(torch.Tensor, "__setitem__", watched)
+    llm.generate(prompts(4, seed=74), [SamplingParams(max_tokens=30), sampled(1)[0]] * 2)
+    llm.generate([[1, 2, 3]], SamplingParams(max_tokens=9, repetition_penalty=1.2))
+    ours = [place for place in written if not place.startswith("outpace.kernels.")]  # a GPU has its own
+    assert llm.engine.runner.frames is not None and not ours, ours

@@ -85,6 +85,9 @@ class Recorder:
             return run, torch.cuda.memory_reserved(self._device) - before
         except RuntimeError as error:
             _free_generator(self._device)
+            self._pool = (
+                torch.cuda.graph_pool_handle()
+            )  # torch drops a pool whose only graph failed, and knows it no more
             if not isinstance(error, torch.OutOfMemoryError) or not alone or not make_room():
                 raise
         return self._capture(run, cut, make_room)

@@ -56,7 +56,7 @@ def catch_up(
         run_drafter(pair, tokens_BS[:, 1:], fused_BSH[:, :-1], span.behind_first(), state.first_R[rows_B])
     state.pending_hidden_RWH[rows_B, 0] = last_of(fused_BSH, num_positions_B)[:, 0]
     state.pending_tokens_RW[rows_B, 0] = state.last_token_R[rows_B]
-    state.num_pending_R[rows_B] = 1
+    state.num_pending_R.index_fill_(0, rows_B, 1)
     return Chosen(torch.zeros_like(start_B)[:, None])
 
 

@@ -92,7 +92,7 @@ class Extras:
         starts = [len(past.prompt_ids) + s.params.min_tokens for s, past in zip(filled, pasts, strict=True)]
         self.stops_from_R[rows] = upload(starts, rows.device)
         for dense in (self.counts_RV, self.in_prompt_RV, self.stops_RV):
-            dense[rows] = 0
+            dense.index_fill_(0, rows, 0)
         lines = list(zip((s.row for s in filled), pasts, strict=True))
         self._mark(self.in_prompt_RV, [(row, token) for row, past in lines for token in set(past.prompt_ids)])
         self._mark(self.stops_RV, [(row, token) for row, past in lines for token in past.stop_ids])
@@ -101,7 +101,7 @@ class Extras:
     def _mark(self, dense_RV: Tensor, places: list[tuple[int, int]]) -> None:
         if places:
             rows, tokens = upload(places, dense_RV.device).unbind(1)
-            dense_RV[rows, tokens] = True
+            dense_RV[rows, tokens] = torch.ones_like(rows, dtype=torch.bool)
 
     def _count(self, places: list[tuple[int, int]]) -> None:
         if places:

@@ -63,7 +63,7 @@ def prefill(
         run_drafter(pair, tokens_BS, before_BSH, span, state.first_R[rows_B])
         state.pending_hidden_RWH[rows_B, 0] = last_of(verified.fused_BSH, num_tokens_B)[:, 0]
         state.pending_tokens_RW[rows_B, 0] = tokens_B1[:, 0]
-    state.num_pending_R[rows_B] = 1
+    state.num_pending_R.index_fill_(0, rows_B, 1)
     state.length_R[rows_B] = end_B
     state.last_token_R[rows_B] = tokens_B1[:, 0]
     if ends_B is not None:

@@ -141,9 +141,9 @@ class State:
             [(s.params.temperature, s.params.top_p, s.params.min_p) for s in filled], self.device, torch.float32
         )
         rows = whole[:, 0]
-        self.page_table_RP[rows] = 0
-        self.num_pending_R[rows] = 0
-        self.first_R[rows] = 1
+        self.page_table_RP.index_fill_(0, rows, 0)
+        self.num_pending_R.index_fill_(0, rows, 0)
+        self.first_R.index_fill_(0, rows, 1)
         for column, target in enumerate((self.length_R, self.max_k_R, self.top_k_R, self.seed_R), start=1):
             target[rows] = whole[:, column]
         for column, target in enumerate((self.temperature_R, self.top_p_R, self.min_p_R)):
