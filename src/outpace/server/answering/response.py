@@ -88,7 +88,7 @@ class Answering:
     async def _whole(self) -> dict[str, Any]:
         answers, num_logprobs = [Written() for _ in self.submission.jobs], 0
         async for pieces in self.submission:
-            self._note_first()
+            self._note_first(*pieces[0])
             for place, piece in pieces:
                 num_logprobs += _num_logprobs(self.submission.jobs[place], piece)
                 if num_logprobs > MAX_LOGPROBS:
@@ -110,7 +110,7 @@ class Answering:
             yield b"".join(self._event([choice], told) for choice in opening)
         try:
             async for pieces in self.submission:
-                self._note_first()
+                self._note_first(*pieces[0])
                 events: list[bytes] = []
                 for place, piece in pieces:
                     told[place].add(piece)
@@ -139,8 +139,8 @@ class Answering:
             chunk["usage"] = None
         return _data(chunk)
 
-    def _note_first(self) -> None:
-        facts_of(self.request.scope).note_first_token()
+    def _note_first(self, place: int, piece: Piece) -> None:
+        facts_of(self.request.scope).note_first_token(self.submission.jobs[place].since, piece.first_s)
 
 
 class Awaited(Response):
