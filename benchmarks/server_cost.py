@@ -234,12 +234,11 @@ def arrivals(connection: socket.socket) -> Iterator[float]:
     while not (rest + part).endswith(b"0\r\n\r\n"):
         rest = (rest + part)[-(len(mark) - 1) :]
         part = connection.recv(1 << 16)
-        now = time.perf_counter()
         if not part or not (begun or part.startswith(b"HTTP/1.1 200")):
             raise EngineError(f"the server said {part[:2000]!r}")
         begun = True
         for _ in range((rest + part).count(mark)):
-            yield now
+            yield time.perf_counter()
 
 
 @contextmanager
