@@ -247,8 +247,12 @@ def test_ready(run: Run) -> None:
 def test_server_cost(run: Run) -> None:
     line = run("server_cost", *TINY, "--rounds", "6", "--max-tokens", "12", "--k", "2")
     first, tok_s = line["first_token_ms"], line["tok_s"]
-    assert first["added"]["low"] <= first["added"]["median"] <= first["added"]["high"]
+    for name in ("added", "difference"):
+        assert first[name]["low"] <= first[name]["median"] <= first[name]["high"]
     assert 0.0 < line["first_byte_ms"]["median"] < first["server"]["median"]
+    assert first["no_server"]["median"] > 0.0
+    parts = {name: spread["median"] for name, spread in line["parts_ms"].items()}
+    assert set(parts) == {"outside", "read", "between", "engine", "token_ids"} and min(parts.values()) > 0.0
     assert line["tokens"] == 12 and min(tok_s.values()) > 0.0 < line["server_over_engine"]["median"]
     assert line["model"]["engine"]["simulate_acceptance"] == [0.8]
 

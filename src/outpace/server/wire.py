@@ -130,6 +130,8 @@ class Piece(_Message, frozen=True, kw_only=True):
     """One a token, if they were asked for."""
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     """One a prompt token, if they were asked for: with the first piece, and many of them in pieces before it."""
+    first_s: float | None = None
+    """Of the first token's: seconds that it took the engine process, from when it began the request."""
 
 
 class State(_Message, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from threading import Semaphore
 from typing import ClassVar
 
@@ -164,12 +165,11 @@ def test_a_client_that_does_not_read_ends_its_answers(monkeypatch: pytest.Monkey
     asyncio.run(work())
 
 
-def test_an_echo_is_spelled_before_anything_runs() -> None:
-    """A client that leaves while it is spelled would leave behind what nobody ends."""
-    order: list[str] = []
+def backend_of(order: list[str]) -> Backend:
+    """One that notes when a text is spelled, after which its client is gone, and when the engine is asked."""
 
     class Texts:
-        special_id = None
+        special_id = spell = None
 
         async def text(self, token_ids: list[int], *, skip_special: bool) -> str:
             await asyncio.sleep(0)
@@ -187,8 +187,7 @@ def test_an_echo_is_spelled_before_anything_runs() -> None:
         def submit(self, *args: object) -> None:
             order.append("submit")
 
-    asked = CompletionRequest(model="tiny", prompt=[1, 2], echo=True)
-    backend = Backend(
+    return Backend(
         client=Client(),  # type: ignore[arg-type]
         texts=Texts(),  # type: ignore[arg-type]
         metrics=None,  # type: ignore[arg-type]
@@ -200,6 +199,22 @@ def test_an_echo_is_spelled_before_anything_runs() -> None:
         settings={},
         created=0,
     )
+
+
+def test_an_echo_is_spelled_before_anything_runs() -> None:
+    """A client that leaves while it is spelled would leave behind what nobody ends."""
+    order: list[str] = []
+    asked = CompletionRequest(model="tiny", prompt=[1, 2], echo=True)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(answer(backend, Request({"type": "http"}), asked, [[1, 2]], CompletionFormat()))
+        asyncio.run(answer(backend_of(order), Request({"type": "http"}), asked, [[1, 2]], CompletionFormat()))
     assert order == ["text"]
+
+
+def test_what_the_answer_needs_is_made_while_the_engine_is_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    for name in ("Envelope", "refusing", "Reader", "Answering"):
+        note = partial(lambda name, *_, **__: order.append(name), name)
+        monkeypatch.setattr(f"outpace.server.api.answer.{name}", note)
+    asked = CompletionRequest(model="tiny", prompt=[1, 2])
+    asyncio.run(answer(backend_of(order), Request({"type": "http"}), asked, [[1, 2]], CompletionFormat()))
+    assert order[0] == "submit" and len(order) == 5

@@ -67,5 +67,5 @@ def test_seeds_of_choices() -> None:
     seeded = [params.seed for params in choices(SamplingParams(seed=5), 50)]
     assert seeded[0] == 5 and len(set(seeded)) == 50
     assert seeded == [params.seed for params in choices(SamplingParams(seed=5), 50)]
-    drawn = [params.seed for params in choices(SamplingParams(), 50)]
+    drawn = [params.seed for _ in range(5) for params in choices(params_of(asked(), room=9), 10)]
     assert None not in drawn and len(set(drawn)) == 50

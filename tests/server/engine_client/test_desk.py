@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -41,6 +42,30 @@ def test_a_request_that_is_given_up_is_sent_no_further() -> None:
             assert desk.num_running == 2 - request_id
             desk.hear(Aborted(id=request_id))
         assert desk.num_running == 0
+
+    asyncio.run(work())
+
+
+def test_an_answer_is_sent_when_the_engine_may_begin() -> None:
+    """Sending wakes the engine, which may take this process's core for a whole step: that is no time before it."""
+
+    async def work() -> None:
+        seen: list[tuple[float, float]] = []
+        desk, given = Desk(queue_limit=9), []
+
+        def send(message: ToEngine) -> None:
+            began = time.monotonic()
+            while time.monotonic() == began:
+                pass
+            seen.append((given[0].since, began))
+
+        submission = desk.submit([WANTED], 60.0)
+        given = submission.jobs
+        queued = given[0].since
+        desk.open(1, send)
+        ((since, sending),) = seen
+        assert queued < since <= sending and given[0].since == since
+        submission.close()
 
     asyncio.run(work())
 

@@ -377,3 +377,13 @@ def test_an_answer_that_cannot_be_begun_again_is_the_only_one_that_fails(expecte
     side.run()
     assert sorted(side.broken()) == [1, 99]
     assert side.tokens(0) == expected[0]
+
+
+def test_the_first_piece_says_how_long_it_took() -> None:
+    """And no other, so that nobody takes a later one's for the first's."""
+    side = Side(tiny())
+    side.submit(1, PROMPTS[1])
+    side.run()
+    first, *others = [message for message in side.messages if isinstance(message, Piece)]
+    assert first.first_s is not None and first.first_s > 0.0
+    assert others and all(piece.first_s is None for piece in others)

@@ -20,6 +20,7 @@ from fastapi import APIRouter, FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
+from starlette.responses import JSONResponse
 
 from outpace.models.text.tokenizer import Tokenizer
 from outpace.server.asking.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
@@ -77,9 +78,9 @@ async def post_all(*contents: bytes) -> list[httpx.Response]:
     """All at once."""
     routes = APIRouter(route_class=BoundedRoute)
 
-    @routes.post("/")
-    async def echo(body: dict[str, Any]) -> int:
-        return len(body)
+    @routes.post("/", response_model=None)
+    async def echo(body: dict[str, Any]) -> JSONResponse:
+        return JSONResponse(len(body))
 
     app = FastAPI()
     app.include_router(routes)
@@ -317,9 +318,11 @@ def test_a_large_body_is_read_and_checked_beside_the_loop(monkeypatch: pytest.Mo
     monkeypatch.setattr(BoundedRoute, "_checked", noted(BoundedRoute._checked))
     body = json.dumps({"a": "b" * LARGE}).encode()
 
-    responses = asyncio.run(post_all(body, body, body, b'{"a": 1}'))
+    responses = asyncio.run(post_all(body, body, body))
     assert {response.text for response in responses} == {"1"}
     assert len(threads) == 9 and get_ident() not in threads
+    assert asyncio.run(post(b'{"a": 1}')).text == "1"
+    assert threads[9:] == [get_ident()], "a small one is not worth a thread"
 
 
 @pytest.mark.parametrize("wrong", [-1, 1 << 32, 1.5, True, "a", None, [1]])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outpace.errors import OutpaceError, RequestError
 from outpace.server.answering.formats import Counted, Envelope, Written, usage
@@ -28,8 +28,12 @@ SLOW_READER = 10.0
 MAX_LOGPROBS = 1 << 21
 """Of an answer that is told as a whole, alternatives included: some 150 MB of JSON."""
 DONE = b"data: [DONE]\n\n"
-
-Found = TypeVar("Found")
+STREAMED = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies would hold tokens back
+)
+"""Headers of a stream."""
 
 
 class ClientGone(Exception):
@@ -54,27 +58,19 @@ class Answering:
     def usage(self) -> dict[str, Any]:
         return usage(self.num_prompts, self.submission.jobs)
 
-    async def respond(self, *, stream: bool) -> Response:
-        """The response. One that streams begins when the engine took the request: what it refuses is no 200.
+    async def response(self, *, stream: bool) -> ASGIApp:
+        """One that streams begins when the engine took the request: what it refuses is no 200.
 
         Raises:
             ApiError, OutpaceError, TimeoutError: there is no answer.
         """
         try:
             if not stream:
-                return whole(await unless_gone(self.request, self._whole()))
-            await unless_gone(self.request, self.submission.begun())
-        except ClientGone:
-            self.note_left()
-            self.close()
-            return Response(status_code=CLIENT_GONE)
+                return whole(await self._whole())
+            await self.submission.begun()
         except RequestError as error:
-            self.close()
             raise self.explain(error) from error
-        except BaseException:
-            self.close()
-            raise
-        return EventStream(self)
+        return EventStream(self.events())
 
     def note_left(self) -> None:
         """The client did not wait for the end."""
@@ -88,7 +84,7 @@ class Answering:
     async def _whole(self) -> dict[str, Any]:
         answers, num_logprobs = [Written() for _ in self.submission.jobs], 0
         async for pieces in self.submission:
-            self._note_first()
+            self._note_first(*pieces[0])
             for place, piece in pieces:
                 num_logprobs += _num_logprobs(self.submission.jobs[place], piece)
                 if num_logprobs > MAX_LOGPROBS:
@@ -97,7 +93,6 @@ class Answering:
                         "all its choices, and this one has more: stream it, or lower logprobs, n or max_tokens"
                     )
                 answers[place].add(await self.reader.read(self.submission.jobs[place], piece))
-        self.close()
         return self.envelope.whole(answers, self.usage())
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -110,7 +105,7 @@ class Answering:
             yield b"".join(self._event([choice], told) for choice in opening)
         try:
             async for pieces in self.submission:
-                self._note_first()
+                self._note_first(*pieces[0])
                 events: list[bytes] = []
                 for place, piece in pieces:
                     told[place].add(piece)
@@ -139,54 +134,72 @@ class Answering:
             chunk["usage"] = None
         return _data(chunk)
 
-    def _note_first(self) -> None:
-        facts_of(self.request.scope).note_first_token()
+    def _note_first(self, place: int, piece: Piece) -> None:
+        facts_of(self.request.scope).note_first_token(self.submission.jobs[place].since, piece.first_s)
 
 
 class Awaited(Response):
-    """A response that is waited for when all that made the request of its body is gone: answers may take minutes."""
+    """A response that is waited for when all that made the request of its body is gone: answers may take minutes.
+
+    It is given up when its client goes away or reads too slowly.
+    """
 
     def __init__(self, answering: Answering, *, stream: bool) -> None:
         super().__init__()
         self._answering, self._stream = answering, stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._answering.respond(stream=self._stream)
-        await response(scope, receive, send)
+        facts, answering = facts_of(scope), self._answering
+        begun = False
+
+        async def tell() -> None:
+            nonlocal begun
+            response = await answering.response(stream=self._stream)
+            begun = True
+            await response(scope, receive, send)
+
+        try:
+            async with asyncio.timeout_at(answering.submission.deadline + SLOW_READER):
+                await unless_gone(receive, tell())
+        except ClientGone:
+            if not begun:
+                answering.note_left()
+                await Response(status_code=CLIENT_GONE)(scope, receive, send)
+        except TimeoutError:
+            if not begun:
+                raise
+            facts["error"] = "the client read too slowly"
+        finally:
+            if begun and not answering.submission.over:
+                answering.note_left()
+            answering.close()
 
 
-class EventStream(StreamingResponse):
-    """A stream that is given up when its client goes away or reads too slowly."""
+class EventStream:
+    """Server-sent events, as they come."""
 
-    def __init__(self, answering: Answering) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies would hold tokens back
-        super().__init__(answering.events(), headers=headers, media_type="text/event-stream")
-        self._answering = answering
+    def __init__(self, events: AsyncIterator[bytes]) -> None:
+        self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            async with asyncio.timeout_at(self._answering.submission.deadline + SLOW_READER):
-                await super().__call__(scope, receive, send)
-        except TimeoutError:
-            facts_of(scope)["error"] = "the client read too slowly"
-        finally:
-            if not self._answering.submission.over:
-                self._answering.note_left()
-            self._answering.close()
+        await send({"type": "http.response.start", "status": 200, "headers": STREAMED})
+        async for data in self._events:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Found]) -> Found:
-    """The result of `work`, which is cancelled if the client goes away first.
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Does `work`, which is cancelled if the client goes away first.
 
     Raises:
         ClientGone: it did.
     """
-    task, watch = asyncio.create_task(work), asyncio.create_task(_gone(request.receive))
+    task, watch = asyncio.create_task(work), asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientGone
-        return task.result()
+        task.result()
     finally:
         task.cancel()
         watch.cancel()

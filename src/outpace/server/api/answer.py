@@ -43,11 +43,13 @@ async def answer(
         facts_of(request.scope).update(asked.labels)
     wanted = _wanted(backend, asked, prompts, offer)
     echoed = await _echoed(backend, prompts, asked.n or 1) if asked.echoes else None  # before anything runs
-    told, refused = None if offer is None else offer.told(), refusing(asked)
+    told = None if offer is None else offer.told()
+    submission = backend.client.submit(wanted, backend.request_timeout, () if told is None else told.form.special)
+    refused = refusing(asked)  # as all that follows: the engine is at it meanwhile
     answering = Answering(
         request=request,
         envelope=Envelope(form, backend.name),
-        submission=backend.client.submit(wanted, backend.request_timeout, () if told is None else told.form.special),
+        submission=submission,
         num_prompts=tuple(map(len, prompts)),
         explain=lambda error: blamed(error, told) or refused(error),
         include_usage=asked.include_usage,

@@ -69,7 +69,7 @@ FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 def params_of(asked: Asked, room: int, default_max_tokens: int | None = None) -> SamplingParams:
-    """How to answer.
+    """How to answer. What names no seed gets one.
 
     Args:
         asked: the request.
@@ -80,6 +80,8 @@ def params_of(asked: Asked, room: int, default_max_tokens: int | None = None) ->
         ApiError: a value is out of its range; it names the client's field.
     """
     settings = dict(DEFAULTS)
+    if asked.seed is None:
+        settings["seed"] = secrets.randbelow(MAX_SEED)
     try:
         if asked.response_format is not None and asked.structured_outputs is not None:
             raise RequestError("grammar: response_format and structured_outputs exclude each other; leave one out")
@@ -126,15 +128,16 @@ def refusing(asked: Asked) -> Callable[[RequestError], ApiError]:
 def choices(params: SamplingParams, num_choices: int) -> list[SamplingParams]:
     """Parameters of each choice of one prompt, each with a seed of its own.
 
-    The first choice of a request with a seed has that seed: it is what a request for one choice gets.
+    The first choice has the request's seed: it is what a request for one choice gets.
+
+    Args:
+        params: with a seed.
+        num_choices: of the prompt.
     """
-    if params.seed is None:
-        return [replace(params, seed=secrets.randbelow(MAX_SEED)) for _ in range(num_choices)]
-    return [replace(params, seed=_derived(params.seed, place)) for place in range(num_choices)]
+    assert params.seed is not None
+    return [params, *(replace(params, seed=_derived(params.seed, place)) for place in range(1, num_choices))]
 
 
 def _derived(seed: int, place: int) -> int:
-    if place == 0:
-        return seed
     digest = blake2b(f"{seed}/{place}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % MAX_SEED

@@ -133,13 +133,14 @@ class Desk:
         """Sends what waits, as far as there is room."""
         while self._send is not None and self._waiting and self.num_running < self.slots:
             _, job = self._waiting.popitem(last=False)
+            job.since = monotonic()  # before the engine is woken, which may take this process's core
             try:
                 self._send(Submit(id=job.id, prompt_ids=job.prompt_ids, params=job.params, kept=job.kept))
             except WireError as error:
                 self._fail(job, RequestError(f"the request cannot be handed to the engine: {error}"))
                 continue
             job.let_go()
-            job.state, job.since = "sent", monotonic()
+            job.state = "sent"
             self._sent[job.id] = job
 
     def _fail(self, job: Job, error: OutpaceError) -> None:

@@ -5,6 +5,8 @@ A request may have to be done over: from its seed it comes to the same answer, o
 
 from __future__ import annotations
 
+from time import monotonic
+
 from outpace.engine.live import LiveAnswer
 from outpace.engine.llm import LLM
 from outpace.engine.results import Chunk
@@ -28,6 +30,7 @@ class Served:
 
     def __init__(self, llm: LLM, submit: Submit) -> None:
         self.submit = submit
+        self._begun = monotonic()
         self._llm = llm
         self._told: list[int] = []
         self._num_characters = 0
@@ -65,7 +68,8 @@ class Served:
         self._num_characters += len(text)
         *parts, last = [None] if told_before else _parts(chunk.prompt_logprobs)
         tally, request_id = _tally(chunk), self.submit.id
-        return [_of_prompt(request_id, tally, part) for part in parts] + [
+        first_s = None if told_before else monotonic() - self._begun
+        return [_of_prompt(request_id, tally, part, first_s) for part in parts] + [
             Piece(
                 id=request_id,
                 text=text,
@@ -74,6 +78,7 @@ class Served:
                 tally=tally,
                 logprobs=None if chunk.logprobs is None else chunk.logprobs[num_known:],
                 prompt_logprobs=last,
+                first_s=first_s,
             )
         ]
 
@@ -102,8 +107,16 @@ def _parts(listed: Logprobs | None) -> list[Logprobs | None]:
     return [listed[at : at + PROMPT_PART] for at in range(0, len(listed), PROMPT_PART)]
 
 
-def _of_prompt(request_id: int, tally: Tally, part: Logprobs | None) -> Piece:
-    return Piece(id=request_id, text="", token_ids=(), finish_reason=None, tally=tally, prompt_logprobs=part)
+def _of_prompt(request_id: int, tally: Tally, part: Logprobs | None, first_s: float | None) -> Piece:
+    return Piece(
+        id=request_id,
+        text="",
+        token_ids=(),
+        finish_reason=None,
+        tally=tally,
+        prompt_logprobs=part,
+        first_s=first_s,
+    )
 
 
 def _tally(chunk: Chunk) -> Tally:

@@ -7,13 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from outpace.errors import OutpaceError, RequestError
 from outpace.server.engine_client.jobs import BrokenRequest, QueueFull, TooSlow, Unavailable
 from outpace.server.http.observing import facts_of
+
+DEFECT = "internal_error"
+"""The code of what should not be."""
 
 
 class ApiError(Exception):
@@ -89,21 +92,27 @@ def of(error: Exception) -> ApiError:
                 504, "the request took longer than the server allows: see --request-timeout", code="timeout"
             )
         case _:
-            return ApiError(500, f"{type(error).__name__} in the server; its log says more", code="internal_error")
+            return ApiError(500, f"{type(error).__name__} in the server; its log says more", code=DEFECT)
 
 
-def of_validation(error: RequestValidationError) -> ApiError:
-    """The first thing that is wrong with a body, by name."""
-    errors = error.errors()
+def no_object() -> ApiError:
+    """There is no body, or it is said or found to be something else than a JSON object."""
+    said = "the body must be a JSON object, sent with Content-Type: application/json"
+    return ApiError(400, said, code="invalid_json")
+
+
+def of_wrong(errors: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
+    """The first thing that is wrong with a body, by name.
+
+    Args:
+        errors: pydantic's.
+        body: the JSON value that was sent.
+    """
+    if not isinstance(body, dict):
+        return no_object()
     # Of the members of a union, the one that a value came furthest in is the one that was meant; then one of its type.
-    first = max(errors, key=lambda one: (len(_steps(one["loc"][1:], error.body)), not one["type"].endswith("_type")))
-    if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is no JSON: {first['ctx']['error']}", code="invalid_json")
-    if not isinstance(error.body, dict):
-        return ApiError(
-            400, "the body must be a JSON object, sent with Content-Type: application/json", code="invalid_json"
-        )
-    param = _path(first["loc"][1:], error.body, missing=first["type"] == "missing")
+    first = max(errors, key=lambda one: (len(_steps(one["loc"][1:], body)), not one["type"].endswith("_type")))
+    param = _path(first["loc"][1:], body, missing=first["type"] == "missing")
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
         param += "." + first["ctx"]["discriminator"].strip("'")
     if first["type"] == "extra_forbidden":
@@ -121,9 +130,6 @@ def of_http(error: HTTPException, request: Request, paths: Collection[str]) -> A
     """What FastAPI and Starlette refuse before a route is reached; `paths` are those that there are."""
     path = f"{request.url.path!r:.100}"
     match error.status_code:
-        case 400:  # what FastAPI says where Python's JSON reader gives up
-            said = "the body cannot be read: it is nested too deep, or holds a number that is too long"
-            return ApiError(400, said, code="invalid_json")
         case 404:
             said = f"there is no {path} here; this server has {', '.join(sorted(paths))}"
             return ApiError(404, said, code="not_found")
@@ -153,27 +159,25 @@ def _steps(location: Sequence[int | str], body: Any) -> list[int | str]:
     return steps
 
 
-def install(app: FastAPI, paths: Collection[str]) -> None:
-    """Every error that a route raises leaves in this form; of `paths` clients are told that ask for another."""
+def told(error: Exception, scope: Scope) -> ApiError:
+    """What an error of ours is to a client, and to the log line of its request."""
+    refusal = of(error)
+    facts_of(scope)["error"] = str(refusal)
+    return refusal
 
-    def noted(request: Request, refusal: ApiError) -> Response:
-        facts_of(request.scope)["error"] = str(refusal)
-        return refusal.response()
+
+def install(app: FastAPI, paths: Collection[str]) -> None:
+    """Every error that FastAPI comes to leaves in this form; of `paths` clients are told that ask for another."""
 
     async def ours(request: Request, error: Exception) -> Response:
-        return noted(request, of(error))
-
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return noted(request, of_validation(error))
+        return told(error, request.scope).response()
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return noted(request, of_http(error, request, paths))
+        return told(of_http(error, request, paths), request.scope).response()
 
     app.add_exception_handler(ApiError, ours)
     app.add_exception_handler(OutpaceError, ours)
     app.add_exception_handler(TimeoutError, ours)
-    app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, ours)  # uvicorn logs the traceback

@@ -1,24 +1,28 @@
-"""Large bodies: how many values they hold is counted before one of them is made, and they are read beside the loop.
+"""Routes whose requests have bodies, which answer by themselves, and what a large body may hold.
 
-Python's lock is held while JSON is read and checked, in whatever thread: everybody's streams wait meanwhile. So a large
-body is counted, read and checked in a thread and in pieces, one body at a time. Long texts are cheap, values are not: a
-body's limit in bytes has room for millions of them, which would take seconds.
+FastAPI has such a route for its document. What it would do itself between a request and its endpoint takes as long as
+all that is done here before the engine is asked.
+
+Python's lock is held while JSON is read and checked, in whatever thread: everybody's streams wait meanwhile. So how
+many values a large body holds is counted before one of them is made, and it is counted, read and checked in a thread
+and in pieces, one body at a time. Long texts are cheap, values are not: a body's limit in bytes has room for millions
+of them, which would take seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
+from outpace.server.http import api_errors
 from outpace.server.http.api_errors import ApiError
 from outpace.server.http.pieces import MAX_MIXED, PIECE, TooManyValues, outside_texts, read
 
@@ -33,67 +37,108 @@ MAX_VALUES = 1 << 20
 
 
 class BoundedRoute(APIRoute):
-    """A route whose requests have bounded bodies, which are not kept once they are read: an answer may take minutes."""
+    """A route of a router whose bodies are bounded, and not kept once they are read: an answer may take minutes.
 
-    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        handle, turn = super().get_route_handler(), asyncio.Semaphore(1)
+    An endpoint takes `body`, the model that its request must be, and `request` if it wants that; it returns a Response.
+    Routes without a body are FastAPI's.
+    """
 
-        async def bounded(request: Request) -> Response:
-            try:
-                return await handle(_Bounded(request.scope, request.receive, self._checked, turn))
-            except HTTPException as error:  # FastAPI's own word for whatever the reading of a body raises
-                if isinstance(error.__cause__, ApiError | RequestValidationError):
-                    raise error.__cause__ from None
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._wants_request = "request" in inspect.signature(self.endpoint).parameters
+        self._turn = asyncio.Semaphore(1)
+        """To read a large body; several at a time would hold the loop up the longer."""
+
+    def takes(self, method: str) -> bool:
+        """Whether `handle` answers this method's requests without FastAPI."""
+        return self.body_field is not None and method in (self.methods or ())
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self.takes(scope["method"]):
+            await super().handle(scope, receive, send)
+            return
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            response = await self._respond(Request(scope, receive))
+            await response(scope, receive, noted)
+        except Exception as error:
+            if begun:
                 raise
+            refusal = api_errors.told(error, scope)
+            await refusal.response()(scope, receive, send)
+            if refusal.code == api_errors.DEFECT:
+                raise  # uvicorn logs the traceback
 
-        return bounded
+    async def _respond(self, request: Request) -> Response:
+        body = await self._read(request)
+        made: Response = await (self.endpoint(body, request) if self._wants_request else self.endpoint(body))
+        return made
 
-    def _checked(self, value: Any) -> Any:
-        """The model that this route takes; FastAPI leaves it as it is.
+    async def _read(self, request: Request) -> Any:
+        """The model of a request.
 
         Raises:
-            RequestValidationError: the value is none.
+            ApiError: the body is none.
+        """
+        body = b"".join([part async for part in request.stream()])
+        if not body or not _is_json(request.headers.get("content-type", "")):
+            raise api_errors.no_object()
+        if len(body) <= LARGE:
+            return self._checked(_value(body))
+        async with self._turn:
+            return await asyncio.to_thread(lambda: self._checked(_value(body)))
+
+    def _checked(self, value: Any) -> Any:
+        """The model that this route takes.
+
+        Raises:
+            ApiError: the value is none.
         """
         assert self.body_field is not None
         made, errors = self.body_field.validate(value, loc=("body",))
         if errors:
-            raise RequestValidationError(errors, body=value)
+            raise api_errors.of_wrong(errors, value)
         return made
 
 
-class _Bounded(Request):
-    """Its body can be read once.
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
-    Args:
-        checked: makes of a JSON value what the route takes.
-        turn: to read a large body; several at a time would hold the loop up the longer.
+
+def _value(body: bytes) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        ApiError: it is none, or too much.
     """
-
-    def __init__(self, scope: Any, receive: Any, checked: Callable[[Any], Any], turn: asyncio.Semaphore) -> None:
-        super().__init__(scope, receive)
-        self._checked, self._turn = checked, turn
-
-    async def body(self) -> bytes:
-        self._whole = b"".join([part async for part in self.stream()])
-        return self._whole
-
-    async def json(self) -> Any:
-        body, self._whole = self._whole, b""
-        if len(body) <= LARGE:
-            return json.loads(body)
-        async with self._turn:
-            return await asyncio.to_thread(lambda: self._checked(_read(body)))
+    try:
+        return json.loads(body) if len(body) <= LARGE else _large(body)
+    except json.JSONDecodeError as error:
+        raise _no_json(error.msg) from None
+    except (ValueError, RecursionError):  # where Python's reader gives up
+        said = "the body cannot be read: it is nested too deep, or holds a number that is too long"
+        raise ApiError(400, said, code="invalid_json") from None
 
 
-def _read(body: bytes) -> Any:
+def _large(body: bytes) -> Any:
     check_shape(body)
     try:
         return read(body)
     except msgspec.DecodeError as error:
-        said = str(error).partition(" (byte ")[0]  # of a piece, not of the body
-        raise json.JSONDecodeError(said, "", 0) from None  # which FastAPI knows
+        raise _no_json(str(error).partition(" (byte ")[0]) from None  # of a piece, not of the body
     except TooManyValues as error:
         raise _too_many("values in a list of more than numbers", error.found, MAX_MIXED) from None
+
+
+def _no_json(said: str) -> ApiError:
+    return ApiError(400, f"the body is no JSON: {said}", code="invalid_json")
 
 
 def check_shape(body: bytes) -> None:

@@ -20,6 +20,8 @@ QUIET = ("/", "/health", "/ready", "/metrics", "/v1/outpace/state")
 """Asked every few seconds by machines: no log line but for what is refused or fails. A 503 is neither: what it comes
 from has lines of its own."""
 ANSWERED = ("/v1/chat/completions", "/v1/completions")
+DIGITS = 6
+"""Of seconds: what a server adds are fractions of a millisecond."""
 SHOWN = 200
 """Characters of a method or path that the log repeats."""
 _GOOD_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
@@ -33,11 +35,17 @@ class Facts(dict[str, Any]):
         self.begun = monotonic()
         self.first_token: float | None = None
 
-    def note_first_token(self) -> None:
-        """The first token came; later calls change nothing."""
+    def note_first_token(self, sent: float, engine_s: float | None) -> None:
+        """The first token came; later calls change nothing.
+
+        Args:
+            sent: when the engine was sent the answer that it is of.
+            engine_s: seconds of `first_token` that were the engine's.
+        """
         if self.first_token is None:
             self.first_token = monotonic() - self.begun
-            self["first_token_s"] = round(self.first_token, 4)
+            told = {"first_token_s": self.first_token, "sent_s": sent - self.begun, "engine_s": engine_s}
+            self.update({name: round(seconds, DIGITS) for name, seconds in told.items() if seconds is not None})
 
 
 def facts_of(scope: Scope) -> Facts:
@@ -92,7 +100,7 @@ class Observing:
             self._recent.note(time(), path, status, seconds, facts)
         if path not in QUIET or (status >= 400 and status != 503):
             method, said = scope["method"][:SHOWN], scope["path"][:SHOWN]
-            line = {"method": method, "path": said, "status": status, "seconds": round(seconds, 4)}
+            line = {"method": method, "path": said, "status": status, "seconds": round(seconds, DIGITS)}
             tell("request", line | facts)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST = 40
-FIGURES = ("prompt_tokens", "completion_tokens", "first_token_s")
+FIGURES = ("prompt_tokens", "completion_tokens", "first_token_s", "sent_s", "engine_s")
 
 
 class Recent:
@@ -33,7 +33,7 @@ class Recent:
                 "time": round(at, 3),
                 "path": path,
                 "status": status,
-                "seconds": round(seconds, 4),
+                "seconds": round(seconds, 6),
                 **{name: facts.get(name) for name in FIGURES},
                 **{name: speculation.get(name) for name in ("accept_length", "cycles", "drafted", "accepted")},
             }
