@@ -323,8 +323,8 @@ def test_17_a_prefix_that_the_drafter_has_not_seen_is_not_trusted(monkeypatch: p
     off, on = SamplingParams(max_tokens=10, max_k=0), SamplingParams(max_tokens=10)
     plain, drafting = (llm.generate([prompt], params)[0] for params in (off, on))
     assert plain.token_ids == drafting.token_ids
-    assert seen
-    for tokens, drafts in seen:
+    assert seen()
+    for tokens, drafts in seen():
         assert drafts == draft_from_scratch(target, drafter, tokens, 4)[: len(drafts)]
 
 
