@@ -159,7 +159,7 @@ for groups in (1, 8):
     )
 for counts in (0, 4):
     kinds = pointers(routing._group, "*i32")
-    compile(routing._group, kinds, COUNTS=counts, M=16, BLOCK_G=32, BLOCK_P=32, BLOCK_Q=32, PDL=True)
+    compile(routing._group, kinds, COUNTS=counts, M=16, BLOCK_P=16, BLOCK_Q=512, BLOCK_E=512, PDL=True)
 ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")
 packed = ((4, True, 16, False), (4, False, 64, True), (8, True, 64, False), (8, False, 16, False))
 for bits, gated, rows, zeros in packed:
@@ -170,11 +170,14 @@ for bits, gated, rows, zeros in packed:
     compile(kernel, pointers(kernel, model, **kinds), GATED=gated, HAS_BIAS=gated, BLOCK_M=rows, **whole)
     kernel = gpu_packed._unpack
     compile(kernel, pointers(kernel, model, **kinds), BITS=bits, HAS_ZEROS=zeros, BLOCK_N=64)
-    whole |= {"C": 8, "M": 8}
-    kernel = packed_mixture._gate_up
-    compile(kernel, pointers(kernel, "*bf16", part_ptr=FLOAT, **kinds), SPLITS=4 if gated else 1, **whole)
-    kernel = packed_mixture._down
-    compile(kernel, pointers(kernel, "*bf16", score_ptr=FLOAT, out_ptr=FLOAT, **kinds), TILES=4, **whole)
+    given = {"C": 8, "BITS": bits, "HAS_ZEROS": zeros, "EVEN": not zeros, "M": 8, "BLOCK_N": 16, "PDL": True}
+    parts = {"SPLITS": 4 if gated else 1}
+    for kernel, more in ((packed_mixture._gate_up, parts), (packed_mixture._down, {"TILES": 4})):
+        sums = {"part_ptr": FLOAT, "score_ptr": FLOAT, "out_ptr": FLOAT if "TILES" in more else "*bf16"}
+        numbers = ("width", "num_inputs", "num_outputs")
+        aligned = [n for n in kernel.arg_names if n.endswith("_ptr") or n in numbers]
+        compiled = compile(kernel, pointers(kernel, "*bf16", **kinds | sums), aligned, 1, **given | more)
+        assert compiled.metadata.shared <= 16 * 8 * 4, "weights go through shared memory"
 kernel = mixture._multiply_chosen
 for gated in (True, False):
     kinds = pointers(kernel, "*bf16", score_ptr=FLOAT, expert_ptr="*i32", pair_ptr="*i32")

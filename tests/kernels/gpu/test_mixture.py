@@ -12,7 +12,7 @@ from kernels.gpu.test_attention import DEVICE, DTYPES
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 from outpace.kernels.gpu.mixture import fits, mixture
-from outpace.kernels.gpu.routing import Routing, choose
+from outpace.kernels.gpu.routing import Routing, choose, group_pairs
 from outpace.kernels.reuse import Reuse, among_open
 from outpace.models.arch import MixtureConfig
 from outpace.models.mixture import Mixture
@@ -84,6 +84,38 @@ def test_a_drafted_token_opens_few_experts() -> None:
 
 def test_groups_that_the_kernel_does_not_know() -> None:
     assert "3 groups of 24 experts" in str(Routing(2, True, num_groups=3).why_not(24))
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_experts", "num_chosen", "rows", "num_counts"),
+    [
+        (1, 384, 8, 8, 4),
+        (3, 6, 2, 16, 0),
+        (17, 3, 2, 8, 1),
+        (9, 64, 8, 8, 2),
+        (64, 384, 8, 8, 4),
+        (64, 12, 8, 8, 0),
+        (128, 256, 8, 8, 4),
+        (128, 40, 8, 16, 3),
+    ],
+)
+def test_pairs_are_grouped_by_their_expert(
+    num_tokens: int, num_experts: int, num_chosen: int, rows: int, num_counts: int
+) -> None:
+    ranked = torch.rand(num_tokens, num_experts) - torch.arange(num_experts) / num_experts  # some are popular
+    chosen = ranked.topk(num_chosen).indices.int()
+    found = group_pairs(chosen.contiguous().to(DEVICE), num_experts, rows, num_counts=num_counts)
+    pairs: list[tuple[int, list[int]]] = []
+    for expert in sorted(set(chosen.flatten().tolist())):
+        own = (chosen.flatten() == expert).nonzero()[:, 0].tolist()
+        pairs += [(expert, own[at : at + rows]) for at in range(0, len(own), rows)]
+    unused = len(found.expert_G) - len(pairs)
+    assert unused >= 0 and (num_tokens < 64 or max(len(own) for _, own in pairs) == rows)
+    assert found.expert_G.tolist() == [expert for expert, _ in pairs] + [-1] * unused
+    padded = [own + [-1] * (rows - len(own)) for _, own in pairs] + [[-1] * rows] * unused
+    assert found.pair_GM.tolist() == padded
+    if num_counts:
+        assert found.count_G.tolist() == [0] * (num_counts * len(found.expert_G))
 
 
 @pytest.mark.parametrize(("num_tokens", "num_experts", "num_chosen"), [(1, 6, 2), (5, 4, 3), (17, 3, 2), (3, 40, 8)])

@@ -33,8 +33,10 @@ def _side_by_side(low, high):
 
 
 @triton.jit
-def _int4(word_NW, scale_N, zero_N, j: tl.constexpr, HIGH: tl.constexpr, HAS_ZEROS: tl.constexpr, kind: tl.constexpr):
-    """The j-th two numbers of each word, scaled; scales and zeros are halves of words.
+def int4_numbers(
+    word_NW, scale, zero, j: tl.constexpr, HIGH: tl.constexpr, HAS_ZEROS: tl.constexpr, kind: tl.constexpr
+):  # fmt: skip
+    """The j-th two numbers of each word, scaled; scales and zeros, [N, 1] or [N, W], are halves of words.
 
     A number is the half's value · `factor` - `offset`, over `unit`, each step exact; `unit` goes into the scale.
     """
@@ -50,14 +52,14 @@ def _int4(word_NW, scale_N, zero_N, j: tl.constexpr, HIGH: tl.constexpr, HAS_ZER
     low, high = _half(both_NW, False, kind), _half(both_NW, True, kind)
     taken = tl.full((), offset + 8.0 / unit, kind)
     if HAS_ZEROS:
-        taken = (_half(zero_N, HIGH, kind) * (1.0 / unit) + offset)[:, None]
-    scale = (_half(scale_N, HIGH, kind) * unit)[:, None]
+        taken = _half(zero, HIGH, kind) * (1.0 / unit) + offset
+    scale = _half(scale, HIGH, kind) * unit
     raised = tl.full((), factor, kind)
     return _side_by_side((low * raised - taken) * scale, (high * raised - taken) * scale)
 
 
 @triton.jit
-def _fp8(word_NW, j: tl.constexpr, kind: tl.constexpr):
+def fp8_numbers(word_NW, j: tl.constexpr, kind: tl.constexpr):
     """The j-th two numbers of each word, without their scales.
 
     Exponents are put where the type's own lie, whose bias is larger by 120 (8 in float16).
@@ -76,12 +78,12 @@ def _add_int4(
 ):
     """Two groups' products, half a block apart; `scale_N` and `zero_N` point to theirs."""
     kind: tl.constexpr = x_low.dtype
-    scale = tl.load(scale_N, mask=live_N, other=0)
+    scale = tl.load(scale_N, mask=live_N, other=0)[:, None]
     zero = scale
     if ZEROS:
-        zero = tl.load(zero_N, mask=live_N, other=0)
-    sum_NM = tl.dot(_int4(low_word, scale, zero, j, False, ZEROS, kind), x_low.T, sum_NM)
-    return tl.dot(_int4(high_word, scale, zero, j, True, ZEROS, kind), x_high.T, sum_NM)
+        zero = tl.load(zero_N, mask=live_N, other=0)[:, None]
+    sum_NM = tl.dot(int4_numbers(low_word, scale, zero, j, False, ZEROS, kind), x_low.T, sum_NM)
+    return tl.dot(int4_numbers(high_word, scale, zero, j, True, ZEROS, kind), x_high.T, sum_NM)
 
 
 @triton.jit
@@ -136,9 +138,9 @@ def _fp8_block(
         if not EVEN:
             live_MI &= (at * 128 + 64 * j + i < num_inputs)[None, :]
         x = tl.load(x_M[:, None] + at * 128 + 64 * j + i[None, :], mask=live_MI, other=0.0)
-        part_NM = tl.dot(_fp8(word, j, kind), x.T, part_NM)
+        part_NM = tl.dot(fp8_numbers(word, j, kind), x.T, part_NM)
         if GATED:
-            up_part_NM = tl.dot(_fp8(up_word, j, kind), x.T, up_part_NM)
+            up_part_NM = tl.dot(fp8_numbers(up_word, j, kind), x.T, up_part_NM)
     sum_NM += part_NM * tl.load(scale_N + of_block, mask=live_N, other=0.0)[:, None]
     if GATED:
         up_NM += up_part_NM * tl.load(scale_N + of_block + half, mask=live_N, other=0.0)[:, None]
@@ -204,9 +206,9 @@ def _unpack(
             w = tl.arange(0, WIDTH // 2)
             word = tl.load(word_N[:, None] + 16 * part + w[None, :], mask=live_N[:, None], other=0)
             if BITS == 4:
-                numbers = _int4(word, scale, zero, j, part == 1, HAS_ZEROS, kind)
+                numbers = int4_numbers(word, scale[:, None], zero[:, None], j, part == 1, HAS_ZEROS, kind)
             else:
-                numbers = (_fp8(word, j, kind).to(tl.float32) * scale[:, None]).to(kind)
+                numbers = (fp8_numbers(word, j, kind).to(tl.float32) * scale[:, None]).to(kind)
             begin = 128 * part + WIDTH * j
             inside_K = at * BLOCK + begin + k < num_inputs
             tl.store(out_NK + begin, numbers, mask=live_N[:, None] & inside_K[None, :])

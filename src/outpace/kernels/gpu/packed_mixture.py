@@ -21,14 +21,15 @@ from torch import Tensor
 
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.packed import add_block
+from outpace.kernels.gpu.fragments import add_loaded, load_block
 from outpace.kernels.gpu.routing import group_pairs
 from outpace.kernels.packed import PackedWeight
 
-_OUTPUTS, _ROWS, _STAGES, _WARPS = 64, 8, 4, 4
-"""Of a tile: outputs, twice where gate and up are one, and pairs; how many are on their way, and who does them. Few
-tokens share an expert, and with so few pairs the tensor cores' instructions need no waiting for each other."""
-_PROGRAMS = 264
+_ROWS = 8
+"""Pairs of a tile: few tokens share an expert."""
+_OUTPUTS, _DOWN_OUTPUTS = 16, 32
+"""Of a tile, a warp's: so many of gate and of up."""
+_PROGRAMS = 1056
 """As many as splits are made for when a token's experts, eight of them, are all there is."""
 _MAX_SPLITS = 8
 _TILES = 4
@@ -37,9 +38,10 @@ _TILES = 4
 
 @triton.jit
 def _rows(pair_ptr, group, M: tl.constexpr):
-    """The pairs of a group, and whether there are so many."""
+    """The pairs of a group, which of them there are, and what to read for the others."""
     pair_M = tl.load(pair_ptr + group * M + tl.arange(0, M)).to(tl.int64)
-    return pair_M, pair_M >= 0
+    live_M = pair_M >= 0
+    return pair_M, live_M, tl.where(live_M, pair_M, tl.load(pair_ptr + group * M).to(tl.int64))
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
@@ -64,7 +66,6 @@ def _gate_up(
     EVEN: tl.constexpr,
     M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """silu(gate x) · up x of one expert's pairs, for a tile of outputs and a split of the inputs."""
@@ -73,23 +74,24 @@ def _gate_up(
     expert = tl.load(expert_ptr + group).to(tl.int64)
     if expert >= 0:
         kind: tl.constexpr = x_ptr.dtype.element_ty
-        n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        pair_M, live_M = _rows(pair_ptr, group, M)
-        live_N = n < width
-        x_M = x_ptr + (pair_M // C) * num_inputs
+        pair_M, live_M, row_M = _rows(pair_ptr, group, M)
+        x_M = x_ptr + (row_M // C) * num_inputs
+        r = tl.arange(0, 2 * BLOCK_N)  # gate's, then up's
+        row_R = tl.minimum(tile * BLOCK_N + r % BLOCK_N, width - 1) + r // BLOCK_N * width
         SCALES: tl.constexpr = 4 if BITS == 4 else 1
         first = expert * num_blocks * 2 * width
-        word_N = word_ptr + first * 32 + n * 32
-        scale_N, zero_N = scale_ptr + first * SCALES + n, zero_ptr + first * SCALES + n
+        words, scales, zeros = word_ptr + first * 32, scale_ptr + first * SCALES, zero_ptr + first * SCALES
         share = tl.cdiv(num_blocks, SPLITS)
-        gate_NM = tl.zeros((BLOCK_N, M), tl.float32)
-        up_NM = tl.zeros((BLOCK_N, M), tl.float32)
-        for at in tl.range(split * share, tl.minimum((split + 1) * share, num_blocks), num_stages=STAGES):
-            gate_NM, up_NM = add_block(
-                gate_NM, up_NM, x_M, word_N, scale_N, zero_N, at, 2 * width, width, live_M, live_N, num_inputs,
-                BITS, True, HAS_ZEROS, EVEN,
-            )  # fmt: skip
-        live_NM = live_N[:, None] & live_M[None, :]
+        begin, end = split * share, tl.minimum((split + 1) * share, num_blocks)
+        sum_RM = tl.zeros((2 * BLOCK_N, M), tl.float32)
+        block = load_block(words, scales, zeros, row_R, begin, 2 * width, BITS, HAS_ZEROS)
+        for at in tl.range(begin, end, num_stages=1):
+            ahead = load_block(words, scales, zeros, row_R, tl.minimum(at + 1, end - 1), 2 * width, BITS, HAS_ZEROS)
+            sum_RM = add_loaded(sum_RM, block, x_M, at, num_inputs, BITS, HAS_ZEROS, EVEN)
+            block = ahead
+        gate_NM, up_NM = tl.split(tl.permute(tl.reshape(sum_RM, (2, BLOCK_N, M)), (1, 2, 0)))
+        n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        live_NM = (n < width)[:, None] & live_M[None, :]
         out_NM = out_ptr + pair_M[None, :] * width + n[:, None]
         if SPLITS == 1:
             tl.store(out_NM, silu_times(gate_NM, up_NM, kind).to(kind), mask=live_NM)
@@ -132,7 +134,6 @@ def _down(
     EVEN: tl.constexpr,
     M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One expert's pairs to summands of their tokens, times their scores, for a few tiles of outputs one by one.
@@ -143,27 +144,29 @@ def _down(
     group = tl.program_id(1)
     expert = tl.load(expert_ptr + group).to(tl.int64)
     if expert >= 0:
-        pair_M, live_M = _rows(pair_ptr, group, M)
-        score_M = tl.load(score_ptr + pair_M, mask=live_M, other=0.0)
+        pair_M, live_M, row_M = _rows(pair_ptr, group, M)
+        score_M = tl.load(score_ptr + row_M)
         out_M = (pair_M % C * num_tokens + pair_M // C) * num_outputs
-        x_M = x_ptr + pair_M * width
+        x_M = x_ptr + row_M * width
         SCALES: tl.constexpr = 4 if BITS == 4 else 1
         of_expert = expert * num_blocks * num_outputs
+        words, scales = word_ptr + of_expert * 32, scale_ptr + of_expert * SCALES
+        zeros = zero_ptr + of_expert * SCALES
         first = tl.program_id(0) * TILES
+        n = first * BLOCK_N + tl.arange(0, BLOCK_N)
+        last = num_outputs - 1
         sum_NM = tl.zeros((BLOCK_N, M), tl.float32)
-        for step in tl.range(0, TILES * num_blocks, num_stages=STAGES):
-            at = step % num_blocks
-            n = (first + step // num_blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
-            live_N = n < num_outputs
-            word_N = word_ptr + of_expert * 32 + n * 32
-            scale_N, zero_N = scale_ptr + of_expert * SCALES + n, zero_ptr + of_expert * SCALES + n
-            sum_NM, _ = add_block(
-                sum_NM, sum_NM, x_M, word_N, scale_N, zero_N, at, num_outputs, 0, live_M, live_N, width,
-                BITS, False, HAS_ZEROS, EVEN,
-            )  # fmt: skip
+        block = load_block(words, scales, zeros, tl.minimum(n, last), 0, num_outputs, BITS, HAS_ZEROS)
+        for step in tl.range(0, TILES * num_blocks, num_stages=1):
+            at, then = step % num_blocks, tl.minimum(step + 1, TILES * num_blocks - 1)
+            row_N = tl.minimum(n + then // num_blocks * BLOCK_N, last)
+            ahead = load_block(words, scales, zeros, row_N, then % num_blocks, num_outputs, BITS, HAS_ZEROS)
+            sum_NM = add_loaded(sum_NM, block, x_M, at, width, BITS, HAS_ZEROS, EVEN)
+            block = ahead
             if at == num_blocks - 1:
-                live_NM = live_N[:, None] & live_M[None, :]
-                tl.store(out_ptr + out_M[None, :] + n[:, None], sum_NM * score_M[None, :], mask=live_NM)
+                n_now = n + step // num_blocks * BLOCK_N
+                live_NM = (n_now < num_outputs)[:, None] & live_M[None, :]
+                tl.store(out_ptr + out_M[None, :] + n_now[:, None], sum_NM * score_M[None, :], mask=live_NM)
                 sum_NM = tl.zeros((BLOCK_N, M), tl.float32)
     launch_next(PDL)
 
@@ -206,17 +209,16 @@ def mixture_packed(
     parts = hidden_PI
     if splits > 1:
         parts = torch.empty((splits, T * C, 2 * width), dtype=torch.float32, device=device)
-    shared = {"C": C, "M": _ROWS, "BLOCK_N": _OUTPUTS, "num_warps": _WARPS}
-    shared |= {"STAGES": _STAGES} | overlapped(device)
+    shared = {"C": C, "M": _ROWS, "num_warps": 1} | overlapped(device)
     zeros = gate_up.scales if gate_up.zeros is None else gate_up.zeros
     _gate_up[(tiles, splits, num_groups)](
         x_TH, gate_up.words, gate_up.scales, zeros, groups.expert_G, groups.pair_GM, groups.count_G, parts, hidden_PI,
-        width, H, blocks, T * C, SPLITS=splits, **gate_up.layout(H), **shared,
+        width, H, blocks, T * C, SPLITS=splits, BLOCK_N=_OUTPUTS, **gate_up.layout(H), **shared,
     )  # fmt: skip
     out_CTH = torch.empty((C + num_more, T, H), dtype=torch.float32, device=device)
     zeros = down.scales if down.zeros is None else down.zeros
-    _down[(triton.cdiv(H, _OUTPUTS * _TILES), num_groups)](
+    _down[(triton.cdiv(H, _DOWN_OUTPUTS * _TILES), num_groups)](
         hidden_PI, down.words, down.scales, zeros, scores_TC, groups.expert_G, groups.pair_GM, out_CTH,
-        H, width, down.num_blocks, T, TILES=_TILES, **down.layout(width), **shared,
+        H, width, down.num_blocks, T, TILES=_TILES, BLOCK_N=_DOWN_OUTPUTS, **down.layout(width), **shared,
     )  # fmt: skip
     return out_CTH

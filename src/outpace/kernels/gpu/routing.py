@@ -20,6 +20,8 @@ from outpace.kernels.reuse import NO_REUSE, Reuse
 
 _PLACES = 64
 """Pairs whose experts are looked at together, where experts are reused."""
+_PLACED, _COMPARED = 16, 512
+"""Pairs that a program puts into groups, and that it compares them with at a time."""
 
 
 @triton.jit
@@ -101,40 +103,47 @@ def _choose(
     tl.store(score_ptr + token * C + c, score_C * scale, mask=c < C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs", "num_groups"])
 def _group(
     chosen_ptr, expert_ptr, pair_ptr, count_ptr, num_pairs, num_groups, COUNTS: tl.constexpr, M: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The experts that were chosen, ascending, and M pairs of each; one with more comes several times. -1 is none."""
+    """The experts that were chosen, ascending, and M pairs of each; one with more comes several times. -1 is none.
+
+    A program places some of the pairs. Programs do not wait for each other, so each place has one writer: an expert's
+    last pair fills up its last group, and groups that nobody needs belong to the pairs of their numbers.
+    """
     launch_next(PDL)
     wait(PDL)
-    p = tl.arange(0, BLOCK_P)
-    g = tl.arange(0, BLOCK_G)
+    p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    e, m = tl.arange(0, BLOCK_E), tl.arange(0, M)
     for count in tl.static_range(COUNTS):
-        tl.store(count_ptr + g * COUNTS + count, tl.zeros((BLOCK_G,), tl.int32), mask=g < num_groups)
-    m = tl.arange(0, M)
-    tl.store(expert_ptr + g, tl.full((BLOCK_G,), -1, tl.int32), mask=g < num_groups)
-    nobody_GM = tl.full((BLOCK_G, M), -1, tl.int32)
-    tl.store(pair_ptr + g[:, None] * M + m[None, :], nobody_GM, mask=(g < num_groups)[:, None])
-    mine_P = tl.load(chosen_ptr + p, mask=p < num_pairs, other=-1)
-    rank_P = tl.zeros((BLOCK_P,), tl.int32)
+        tl.store(count_ptr + p * COUNTS + count, tl.zeros((BLOCK_P,), tl.int32), mask=p < num_groups)
+    real_P = p < num_pairs
+    mine_P = tl.load(chosen_ptr + p, mask=real_P, other=-1)
+    rank_P, all_P = tl.zeros((BLOCK_P,), tl.int32), tl.zeros((BLOCK_P,), tl.int32)
+    all_E = tl.zeros((BLOCK_E,), tl.int32)
     for at in range(0, num_pairs, BLOCK_Q):
         q = at + tl.arange(0, BLOCK_Q)
         theirs_Q = tl.load(chosen_ptr + q, mask=q < num_pairs, other=-2)
-        rank_P += tl.sum(((mine_P[:, None] == theirs_Q[None, :]) & (q[None, :] < p[:, None])).to(tl.int32), 1)
-    tl.debug_barrier()  # what was filled in above is partly overwritten below
-    group_P = tl.zeros((BLOCK_P,), tl.int32)
-    for at in range(0, num_pairs, BLOCK_Q):
-        q = at + tl.arange(0, BLOCK_Q)
-        theirs_Q = tl.load(chosen_ptr + q, mask=q < num_pairs, other=2147483647)
-        earlier_QP = (mine_P[None, :] == theirs_Q[:, None]) & (p[None, :] < q[:, None])
-        first_Q = tl.sum(earlier_QP.to(tl.int32), 1) % M == 0
-        group_P += tl.sum((first_Q[None, :] & (theirs_Q[None, :] < mine_P[:, None])).to(tl.int32), 1)
-    real_P = p < num_pairs
-    group_P += rank_P // M
-    tl.store(expert_ptr + group_P, mine_P, mask=real_P)
-    tl.store(pair_ptr + group_P * M + rank_P % M, p, mask=real_P)
+        same_PQ = mine_P[:, None] == theirs_Q[None, :]
+        all_P += tl.sum(same_PQ.to(tl.int32), 1)
+        rank_P += tl.sum((same_PQ & (q[None, :] < p[:, None])).to(tl.int32), 1)
+        all_E += tl.histogram(tl.maximum(theirs_Q, 0), BLOCK_E)
+    all_E -= tl.where(e == 0, tl.cdiv(num_pairs, BLOCK_Q) * BLOCK_Q - num_pairs, 0)  # places behind the last pair
+    groups_E = (all_E + M - 1) // M
+    before_P = tl.sum(tl.where(e[None, :] < mine_P[:, None], groups_E[None, :], 0), 1)
+    group_P = before_P + rank_P // M
+    place_P = group_P * M + rank_P % M
+    tl.store(expert_ptr + group_P, mine_P, mask=real_P & (rank_P % M == 0))
+    tl.store(pair_ptr + place_P, p, mask=real_P)
+    nobody_PM = tl.full((BLOCK_P, M), -1, tl.int32)
+    is_last_P = real_P & (rank_P == all_P - 1)
+    behind_PM = is_last_P[:, None] & (m[None, :] > (rank_P % M)[:, None])
+    tl.store(pair_ptr + (group_P * M)[:, None] + m[None, :], nobody_PM, mask=behind_PM)
+    unused_P = (p >= tl.sum(groups_E, 0)) & (p < num_groups)
+    tl.store(expert_ptr + p, tl.full((BLOCK_P,), -1, tl.int32), mask=unused_P)
+    tl.store(pair_ptr + (p * M)[:, None] + m[None, :], nobody_PM, mask=unused_P[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +212,9 @@ def group_pairs(experts_TC: Tensor, num_experts: int, rows: int, *, num_counts: 
     num_groups = min(num_pairs, num_experts + (num_pairs // rows if rows < T else 0))
     expert_G, pair_GM = experts_TC.new_empty(num_groups), experts_TC.new_empty((num_groups, rows))
     count_G = experts_TC.new_empty(num_groups * num_counts) if num_counts else expert_G
-    block_p = max(16, triton.next_power_of_2(num_pairs))
-    _group[(1,)](
-        experts_TC, expert_G, pair_GM, count_G, num_pairs, num_groups, COUNTS=num_counts, M=rows,
-        BLOCK_G=triton.next_power_of_2(num_groups), BLOCK_P=block_p, BLOCK_Q=min(64, block_p), num_warps=8,
-        **overlapped(experts_TC.device),
+    block_q = min(_COMPARED, max(16, triton.next_power_of_2(num_pairs)))
+    _group[(triton.cdiv(num_pairs, _PLACED),)](
+        experts_TC, expert_G, pair_GM, count_G, num_pairs, num_groups, COUNTS=num_counts, M=rows, BLOCK_P=_PLACED,
+        BLOCK_Q=block_q, BLOCK_E=triton.next_power_of_2(num_experts), num_warps=4, **overlapped(experts_TC.device),
     )  # fmt: skip
     return Groups(expert_G, pair_GM, count_G)
