@@ -27,11 +27,11 @@ from outpace.kernels.packed import PackedWeight
 
 _ROWS = 8
 """Pairs of a tile: few tokens share an expert."""
-_OUTPUTS, _DOWN_OUTPUTS = 16, 32
+_OUTPUTS, _DOWN_OUTPUTS = 16, 16
 """Of a tile, a warp's: so many of gate and of up."""
 _PROGRAMS = 1056
 """As many as splits are made for when a token's experts, eight of them, are all there is."""
-_MAX_SPLITS = 8
+_MAX_SPLITS = 4
 _TILES = 4
 """That a program of the down product goes through."""
 

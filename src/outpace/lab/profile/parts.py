@@ -45,7 +45,7 @@ _OURS = {
     **dict.fromkeys(("_add_rms_norm", "_embed_and_norm"), NORMS),
     **dict.fromkeys(("_exchange", "_exchange_norm"), ALL_REDUCE),
     **dict.fromkeys(("_best_of_split", "_best_of_all", "_peak_of_part", "_sum_of_part", "_end", "_mask"), SAMPLING),
-    **dict.fromkeys((FIRST_OF_FORWARD, LAST_OF_CYCLE, "_keep_boundaries"), BOOKKEEPING),
+    **dict.fromkeys((FIRST_OF_FORWARD, LAST_OF_CYCLE, "_keep_boundaries", "_remember"), BOOKKEEPING),
 }
 _THEIRS = (
     (re.compile(r"^(Memcpy|Memset)\b"), COPIES),
