@@ -33,8 +33,8 @@ from outpace.kernels.gpu.packed import add_block
 from outpace.kernels.gpu.sorting import Tiles, sort_pairs
 from outpace.kernels.packed import PackedWeight
 
-_MOST_PAIRS = {4: 128, 8: 64, 16: 128, 32: 32}
-"""Of a tile, by the bits of a weight: with more, FP8's sums do not fit the registers."""
+_MOST_PAIRS = {4: 64, 8: 64, 16: 128, 32: 32}
+"""Of a tile, by the bits of a weight: with more, FP8's sums do not fit the registers, and INT4 is slower."""
 _STAGES = {4: {8: 4, 16: 4, 32: 3, 64: 3, 128: 2}, 8: {8: 4, 16: 4, 32: 4, 64: 4}, 16: {16: 3, 32: 3, 64: 4, 128: 4}}
 """By these, and by pairs: how many blocks of inputs are on their way."""
 _SLICE_BYTES = 1 << 28
@@ -153,12 +153,12 @@ class Tile:
 def tile_of(num_pairs: int, num_experts: int, bits: int) -> Tile:
     """The tile for so many pairs and experts, whose weights have so many bits: it does not follow the routing.
 
-    An expert's pairs are two tiles or so, and a tile what a Hopper GPU's registers and shared memory hold. Where few
-    share an expert, unpacked weights are multiplied eight pairs at a time, as in `packed_mixture`. Not tuned on a GPU
-    yet.
+    An expert's pairs are one tile where each tile unpacks its weights, else two or so, and a tile what a Hopper GPU's
+    registers and shared memory hold. Where few share an expert, unpacked weights are multiplied eight pairs at a time,
+    as in `packed_mixture`. Measured for INT4 (docs/log.md), not yet for the others.
     """
     fewest = 8 if bits < 16 and num_pairs <= 4 * num_experts else 16
-    wanted = triton.next_power_of_2(triton.cdiv(num_pairs, 2 * num_experts))
+    wanted = triton.next_power_of_2(triton.cdiv(num_pairs, (1 if bits < 16 else 2) * num_experts))
     return tile_with(min(_MOST_PAIRS[bits], max(fewest, wanted)), bits)
 
 
