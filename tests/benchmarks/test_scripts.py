@@ -196,19 +196,22 @@ def test_two_rounds_pass_no_verdict(run: Run) -> None:
 
 
 def test_prefill(run: Run) -> None:
-    line = run("prefill", *TINY, "--tokens", "24,48", "--rounds", "6")
-    assert [prompt["tokens"] for prompt in line["prompts"]] == [24, 48]
+    line = run("prefill", *TINY, "--tokens", "24,48", "--behind", "0,40", "--rounds", "6")
+    found = [(prompt["tokens"], prompt["behind"]) for prompt in line["prompts"]]
+    assert found == [(24, 0), (48, 0), (24, 32), (48, 32)], "only full pages are known"
     config = SHAPES["tiny"]()
     hidden, kv = config.hidden_size, config.num_kv_heads * config.head_dim
     layer = 2 * ((hidden + 2 * kv) * hidden + hidden * hidden + 3 * hidden * config.intermediate_size)
     for prompt in line["prompts"]:
-        n, ms = prompt["tokens"], prompt["first_token_ms"]
-        flops = n * 3 * layer + 2 * config.vocab_size * hidden + n * (n + 1) // 2 * 4 * 3 * hidden
+        n, behind, ms = prompt["tokens"], prompt["behind"], prompt["first_token_ms"]
+        pairs = n * (n + 1) // 2 + n * behind
+        flops = n * 3 * layer + 2 * config.vocab_size * hidden + pairs * 4 * 3 * hidden
         assert prompt["tflops"] == pytest.approx(flops / ms["plain"]["median"] / 1e9, rel=CLOSE)
         assert prompt["tok_s"] == pytest.approx(n / ms["plain"]["median"] * 1e3, rel=CLOSE)
         norms = 7 * hidden
         weights = 4 * (3 * layer // 2 + norms + config.vocab_size * hidden)
-        limit = max(weights / line["rates"]["copy_gb_s"] / 1e6, flops / line["rates"]["matrix_tflops"] / 1e9)
+        num_bytes = weights + behind * 4 * 3 * 2 * kv
+        limit = max(num_bytes / line["rates"]["copy_gb_s"] / 1e6, flops / line["rates"]["matrix_tflops"] / 1e9)
         assert prompt["limit_ms"] == pytest.approx(limit, rel=CLOSE)
         assert prompt["fraction_of_limit"] == pytest.approx(limit / ms["plain"]["median"], rel=CLOSE)
         assert prompt["with_drafter_over_plain"]["median"] > 0.0

@@ -14,7 +14,7 @@ from outpace import LLM, SamplingParams
 from outpace.distributed.group import Group
 from outpace.engine import warm_up as module
 from outpace.engine.frames import Frames, Shape
-from outpace.engine.prefill_frames import PrefillShape
+from outpace.engine.prefill_frames import LENGTHS, PrefillShape
 from outpace.engine.runner import Runner
 from outpace.engine.warm_up import (
     Compiled,
@@ -24,6 +24,7 @@ from outpace.engine.warm_up import (
     compile_common,
     prefill_lengths,
 )
+from outpace.kernels.gpu.walk import tiling_of
 from outpace.models.arch import MixtureConfig
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
@@ -68,19 +69,30 @@ def test_short_prefills_are_those_that_chunks_may_have() -> None:
 
 
 def test_prefill_is_compiled_for_every_tile_of_a_mixture() -> None:
-    assert prefill_lengths(tiny_target(seed=120).model, 2048) == [16, 2048]
+    assert prefill_lengths(tiny_target(seed=120, num_heads=32, num_kv_heads=8).model.half(), 2048) == [16, 2048]
     assert prefill_lengths(tiny_target(seed=120).model, 7) == [7]
     pytest.importorskip("triton", reason="tiles are a kernel's")
     from outpace.kernels.gpu.tiled_mixture import tile_of
 
     mixture = MixtureConfig(num_experts=40, num_chosen=2, intermediate_size=24, normalizes=True, layers=(True,) * 3)
-    model = tiny_target(seed=120, architecture="qwen3_moe", mixture=mixture).model
+    heads = {"num_heads": 32, "num_kv_heads": 8}  # so many that attention has one tiling for all lengths
+    model = tiny_target(seed=120, architecture="qwen3_moe", mixture=mixture, **heads).model
     lengths = prefill_lengths(model.half(), 4000)
     assert lengths[0] == 16 and lengths[1] == 65 and lengths[-1] == 4000
     assert len(lengths) == 6, "and four tiles, no more"
     found = {tile_of(2 * num, 40, 16) for num in lengths}
     assert found == {tile_of(2 * num, 40, 16) for num in range(65, 4001)}
     assert prefill_lengths(model, 64) == [16, 64]
+
+
+def test_prefill_is_compiled_for_every_tiling_that_no_frame_has() -> None:
+    """Few heads, as of one rank of several, leave much of a GPU idle: longer chunks are split too."""
+    model = tiny_target(seed=120, num_heads=8, num_kv_heads=2).model.half()
+    lengths = prefill_lengths(model, 2000)
+    assert lengths == [16, 512, 1024, 2000]
+    splits = [tiling_of(1, num, 8, 2, 2 * model.config.head_dim, None).splits for num in lengths[1:]]
+    assert splits == [4, 2, 1]
+    assert prefill_lengths(model, LENGTHS[-1]) == [16, LENGTHS[-1]]
 
 
 def test_everything_is_put_back_and_answers_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from outpace.engine.calibrate import drafts_of
 from outpace.engine.frames import Shape
 from outpace.engine.prefill_frames import LENGTHS, PrefillShape
 from outpace.engine.runner import Runner
+from outpace.models.layers import Attention
 from outpace.models.mixture import Mixture
 from outpace.models.target import Target
 from outpace.types import CatchUpPlan, Needs, PrefillPlan, SamplingKind
@@ -128,10 +129,16 @@ def capture_common(
 
 
 def prefill_lengths(target: Target, longest: int) -> list[int]:
-    """Ascending: of a short prompt, of the longest chunk, and of one for each tile that a mixture's experts take."""
+    """Ascending: of a short prompt, of the longest chunk, of one for each tiling that attention has for chunks longer
+    than frames, and of one for each tile that a mixture's experts take."""
     lengths = {min(SHORT_CHUNK, longest), longest}
+    attention = next((module for module in target.modules() if isinstance(module, Attention)), None)
+    if attention is not None:
+        lengths.update(num for num in attention.tiling_changes(longest) if num > LENGTHS[-1])
     mixture = next((module for module in target.modules() if isinstance(module, Mixture)), None)
-    return sorted(lengths if mixture is None else lengths.union(mixture.tile_changes(longest)))
+    if mixture is not None:
+        lengths.update(mixture.tile_changes(longest))
+    return sorted(lengths)
 
 
 def _longest(config: ResolvedConfig) -> int:

@@ -186,6 +186,16 @@ class Attention(nn.Module):
 
     __call__ = forward
 
+    def tiling_changes(self, most: int) -> list[int]:
+        """Numbers of tokens up to `most`, ascending: for each tiling that a GPU takes for one row, the longest."""
+        from outpace.kernels.gpu.walk import tiling_of
+
+        head_bytes = self.head_dim * self.qkv.weight.dtype.itemsize
+        lengths = [*(1 << power for power in range((most - 1).bit_length())), most]
+        return sorted(
+            {tiling_of(1, num, self.num_heads, self.num_kv_heads, head_bytes, None): num for num in lengths}.values()
+        )
+
     def _norms(self) -> tuple[Tensor, Tensor, float] | None:
         if self.q_norm is None or self.k_norm is None:
             return None

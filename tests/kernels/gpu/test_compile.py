@@ -88,11 +88,12 @@ for model in (FLOAT, "*bf16"):
         kernel = truncate._end
         compile(kernel, pointers(kernel, FLOAT, **whole), COUNTS=counts, PASSES=8, C=32, PDL=True)
     kernel = attention._attend
-    for has_first, window in ((True, 0), (False, 4096)):
-        kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, first_ptr=INT)
+    for has_first, window, splits, page in ((True, 0, 8, 16), (False, 4096, 1, 16), (False, 0, 2, 64)):
+        kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, first_ptr=INT, peak_ptr=FLOAT, total_ptr=FLOAT)
         compile(
-            kernel, kinds, WINDOW=window, HAS_FIRST=has_first, G=4, D=128, PAGE=16, BLOCK_M=16, BLOCK_T=64,
-            BLOCK_D=128, PRECISION="ieee" if model == FLOAT else None, PDL=True,
+            kernel, kinds | ({"out_ptr": FLOAT} if splits > 1 else {}), WINDOW=window, HAS_FIRST=has_first, G=4, D=128,
+            PAGE=page, SPLITS=splits, LEAST=256, BLOCK_M=16, BLOCK_T=64, BLOCK_D=128,
+            PRECISION="ieee" if model == FLOAT else None, PDL=True,
         )
     for splits, parts, has_first, window in ((8, 2, True, 0), (1, 1, False, 4096)):
         kernel = decode._decode
@@ -106,10 +107,10 @@ for model in (FLOAT, "*bf16"):
         )
     kernel = splits_.join
     kinds = pointers(kernel, FLOAT, out_ptr=model, start_ptr=INT, first_ptr=INT)
-    for splits in (8, 64):
+    for splits, least in ((8, 0), (64, 0), (2, 256)):
         compile(
             kernel, kinds, WINDOW=0, HAS_FIRST=True, H=32, D=128, SPLITS=splits, BLOCK_C=min(16, splits), BLOCK_T=64,
-            BLOCK_D=128, PDL=True,
+            LEAST=least, BLOCK_D=128, PDL=True,
         )
     kernel = latent._attend_latent
     for splits, has_first in ((1, False), (1, True), (8, False), (8, True)):

@@ -54,6 +54,7 @@ def test_where_products_take_longer_than_reading_they_are_the_limit() -> None:
 def test_a_prefill_multiplies_the_head_once_and_half_of_all_pairs() -> None:
     layers, head = 2 * (WEIGHTS // 2 - 32 * 2 * 4096 - 4096 - 128256 * 4096), 2 * 128256 * 4096
     assert limits().target.prefill_flops(3) == 3 * layers + head + 6 * 4 * 32 * 4096
+    assert limits().target.prefill_flops(3, behind=10) == 3 * layers + head + 36 * 4 * 32 * 4096
 
 
 def test_without_a_drafter_there_is_nothing_to_draft() -> None:

@@ -117,6 +117,15 @@ def test_the_first_token_comes_after_all_of_the_prompt(pair: Pair) -> None:
     assert sequence.num_reused == 0
 
 
+def test_the_first_token_behind_a_known_prefix(pair: Pair) -> None:
+    ours = decoder(pair, 2)
+    page_size = ours.engine.pages.page_size
+    for num_tokens, behind in ((5, 2 * page_size), (page_size, page_size), (5, 2 * page_size)):
+        assert ours.first_token_s(num_tokens, behind) > 0.0
+        (sequence,) = ours.engine.scheduler._admitted.values()
+        assert sequence.num_reused == behind
+
+
 def test_a_request_that_ends_is_no_measurement(pair: Pair) -> None:
     ours = decoder(pair, 0)
     ours.admit(1, CONTEXT, 5)

@@ -116,9 +116,9 @@ def _decode(
     # What is older than the product before.
     start = tl.load(start_ptr + row).to(tl.int32)
     first = tl.load(first_ptr + row).to(tl.int32) if HAS_FIRST else 0
-    low, high, share, first_split = span(start, first, num_tokens, num_pages * PAGE, WINDOW, SPLITS, BLOCK_T)
-    begin = tl.maximum((first_split + split) * share, low)
-    end = tl.minimum((first_split + split + 1) * share, high)
+    low, high, origin, share = span(start, first, num_tokens, num_pages * PAGE, WINDOW, SPLITS, BLOCK_T, 0)
+    begin = tl.maximum(origin + split * share, low)
+    end = tl.minimum(origin + (split + 1) * share, high)
     d = tl.arange(0, BLOCK_D)
     real_D = d < D
     table_row = table_ptr + row.to(tl.int64) * num_pages
@@ -290,6 +290,6 @@ def decode_attention(
         **shared,
     )
     if splits > 1:
-        shared |= {"H": num_heads, "BLOCK_C": min(16, splits), "num_warps": 1}
+        shared |= {"H": num_heads, "BLOCK_C": min(16, splits), "LEAST": 0, "num_warps": 1}
         join[(B * S * num_heads,)](parts, peaks, totals, start_B, first, out, S, reach, **shared)
     return out

@@ -67,9 +67,9 @@ def _attend_latent(
     wait(PDL)
     start = tl.load(start_ptr + row).to(tl.int32)
     first = tl.load(first_ptr + row).to(tl.int32) if HAS_FIRST else 0
-    low, high, share, first_split = span(start, first, num_tokens, num_pages * PAGE, 0, SPLITS, BLOCK_T)
-    begin = tl.maximum((first_split + split) * share, low)
-    end = tl.minimum((first_split + split + 1) * share, high)
+    low, high, origin, share = span(start, first, num_tokens, num_pages * PAGE, 0, SPLITS, BLOCK_T, 0)
+    begin = tl.maximum(origin + split * share, low)
+    end = tl.minimum(origin + (split + 1) * share, high)
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     token_M = m // N
     live_M = token_M < num_tokens
@@ -210,6 +210,7 @@ def latent_attention(
             SPLITS=splits,
             BLOCK_C=min(8, splits),
             BLOCK_T=_BLOCK_T,
+            LEAST=0,
             BLOCK_D=block_r,
             num_warps=4,
             **options,

@@ -1,7 +1,9 @@
 """Where a row's past is cut into splits, so that few rows still fill the GPU, and how their softmaxes are joined.
 
-Splits begin at fixed positions, so that a token's output does not depend on how many tokens of its row run beside it;
-their size depends on the number of rows and, by powers of two, on the length.
+For few tokens splits begin at fixed positions, so that a token's output does not depend on how many tokens of its row
+run beside it; their size depends on the number of rows and, by powers of two, on the length. For many tokens, whose
+programs take longer, all splits are of one size, so that none is waited for; it depends on where the row's tokens
+begin, and on how many they are when they are filled up to a power of two.
 
 Shapes: C splits, D head dimension.
 """
@@ -18,17 +20,35 @@ from outpace.kernels.gpu.chain import launch_next, wait
 
 
 @triton.jit
-def span(start, first, num_tokens, num_places, WINDOW: tl.constexpr, SPLITS: tl.constexpr, BLOCK_T: tl.constexpr):
-    """(first position read, one past the last, positions a split, number of the first split) of a row."""
+def span(
+    start,
+    first,
+    num_tokens,
+    num_places,
+    WINDOW: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    LEAST: tl.constexpr,
+):
+    """(first position read, one past the last, where the first split begins, positions a split) of a row.
+
+    LEAST is how many positions an even split has at least, a multiple of BLOCK_T; 0 is splits at fixed positions.
+    """
     begin = tl.minimum(start, first)
     if WINDOW > 0:
         begin = tl.maximum(begin, start - WINDOW + 1)
     begin = begin // BLOCK_T * BLOCK_T
     end = tl.minimum(start + num_tokens, num_places)
+    if LEAST > 0:
+        filled = tl.full((), 1, tl.int32)
+        for _ in range(20):
+            filled = tl.where(filled < num_tokens, filled * 2, filled)
+        num_blocks = tl.cdiv(start + filled - begin, BLOCK_T)
+        return begin, end, begin, tl.maximum(tl.cdiv(num_blocks, SPLITS) * BLOCK_T, LEAST)
     share = tl.full((), BLOCK_T, tl.int32)
     for _ in range(20):
         share = tl.where(end - (begin & -share) > SPLITS * share, share * 2, share)  # it is a power of two
-    return begin, end, share, begin // share
+    return begin, end, begin & -share, share
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -48,6 +68,7 @@ def join(
     SPLITS: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_T: tl.constexpr,
+    LEAST: tl.constexpr,
     BLOCK_D: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -57,8 +78,8 @@ def join(
     row = query // (num_tokens * H)
     start = tl.load(start_ptr + row).to(tl.int32)
     first = tl.load(first_ptr + row).to(tl.int32) if HAS_FIRST else 0
-    _, high, share, first_split = span(start, first, num_tokens, num_places, WINDOW, SPLITS, BLOCK_T)
-    num_live = tl.cdiv(high, share) - first_split
+    _, high, origin, share = span(start, first, num_tokens, num_places, WINDOW, SPLITS, BLOCK_T, LEAST)
+    num_live = tl.cdiv(high - origin, share)
     all_C = tl.arange(0, SPLITS)
     d = tl.arange(0, BLOCK_D)
     place = query * SPLITS

@@ -1,4 +1,5 @@
-"""How programs walk through a row's past in attention of few tokens, by what measured best on an H200 (docs/log.md)."""
+"""How programs walk through a row's past (docs/log.md): for few tokens by what measured best on an H200, for many by
+arithmetic."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ MULTIPROCESSORS = 132
 ENOUGH = 200
 """So many programs fill the GPU without splits, which would cost more than they bring."""
 MAX_SPLITS = 64
+LEAST = 256
+"""Positions that a split has at least where many tokens follow: to write a part and read it again takes as long as some
+hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +43,46 @@ def walk_of(num_programs: int, reach: int, max_splits: int | None) -> Walk:
         max_splits = most if num_programs < ENOUGH else 1
     splits = 1 << (max(1, max_splits).bit_length() - 1)
     return Walk(splits, 5 if splits == 1 and num_programs <= 2 * MULTIPROCESSORS else 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Which queries programs take where many tokens follow, and in how many splits they read the past."""
+
+    queries: int
+    """Of a program, which share a KV head; a power of two."""
+    warps: int
+    splits: int
+    """A power of two: each number is a compilation."""
+    stages: int
+
+
+def tiling_of(
+    num_rows: int, num_tokens: int, num_heads: int, num_kv_heads: int, head_bytes: int, max_splits: int | None
+) -> Tiling:
+    """The tiling for so many tokens a row; what is split is split as if they were filled up to a power of two.
+
+    Programs that leave multiprocessors without work are split. They take 128 queries then instead of 64, so that keys
+    are read half as often, and a multiprocessor has room for one of them, with two blocks on their way.
+
+    Args:
+        num_rows: B.
+        num_tokens: a row.
+        num_heads: of the queries.
+        num_kv_heads: of the keys.
+        head_bytes: of a key of one head; longer ones leave no room for 128 queries.
+        max_splits: most splits; None chooses.
+    """
+    group = num_heads // num_kv_heads
+    filled = group * _filled(num_tokens)
+    wide = min(128 if head_bytes <= 256 else 64, max(16, _filled(filled)))
+    if max_splits is None:
+        max_splits = min(MULTIPROCESSORS // (-(-filled // wide) * num_kv_heads * num_rows), MAX_SPLITS)
+    splits = 1 << (max(1, max_splits).bit_length() - 1)
+    queries = wide if splits > 1 else min(64, max(16, _filled(group * num_tokens)))
+    return Tiling(queries, warps=8 if queries > 64 else 4, splits=splits, stages=5 if queries > 64 else 3)
+
+
+def _filled(num: int) -> int:
+    """Up to a power of two."""
+    return 1 << (num - 1).bit_length()

@@ -49,10 +49,11 @@ class Reads:
     def num_bytes(self, num_rows: int, tokens: int, context: int) -> int:
         return round(self.least(num_rows, tokens, context).num_bytes)
 
-    def prefill_flops(self, tokens: int) -> int:
-        """Of a prompt of so many tokens, each of which sees those before it and itself; the head sees only the last."""
+    def prefill_flops(self, tokens: int, behind: int = 0) -> int:
+        """Of so many tokens of a prompt behind known ones. Each sees those before it and itself; the head sees only the
+        last."""
         head = self.parts["head"].flops_per_token
-        pairs = tokens * (tokens + 1) // 2
+        pairs = tokens * (tokens + 1) // 2 + tokens * behind
         return tokens * (self.flops_per_token - head) + head + pairs * self.flops_per_pair
 
     def seconds(self, num_rows: int, tokens: int, context: int, rates: Rates) -> float:

@@ -125,13 +125,9 @@ class Decoder:
         """
         self.clear()
         self.engine.control = self.engine.scheduler.control = deepcopy(self._fresh_control)
-        pages = self.engine.pages
         for row in range(num_rows):
             prompt = self._prompt(row, context)
-            taken = pages.take(context // pages.page_size) or []
-            held = len(taken) * pages.page_size
-            pages.remember(prompt, taken, held, held)
-            pages.release(taken)
+            self._remember(prompt)
             params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, seed=row)
             self._ids.append(self.engine.add(prompt, params))
         waiting = set(self._ids)
@@ -162,10 +158,16 @@ class Decoder:
                     raise EngineError("a request ended while it was measured; admit it with more max_tokens")
         return Window(tokens=tokens, seconds=time.perf_counter() - began, steps=steps)
 
-    def first_token_s(self, num_tokens: int) -> float:
-        """Seconds from a prompt of that length, all of it computed, to its first token; nothing else is running."""
+    def first_token_s(self, num_tokens: int, behind: int = 0) -> float:
+        """Seconds from a prompt, of which so many tokens are computed, to its first token; nothing else is running.
+
+        Args:
+            num_tokens: that are computed.
+            behind: tokens before these that are known, in full pages.
+        """
         self.clear()
-        prompt = self._prompt(0, num_tokens)
+        prompt = self._prompt(0, behind + num_tokens)
+        self._remember(prompt[:behind])
         began = time.perf_counter()
         self._ids = [self.engine.add(prompt, SamplingParams(max_tokens=2, ignore_eos=True))]
         while self.engine.poll(self._ids[0]) is None:
@@ -189,6 +191,14 @@ class Decoder:
             "control": self.engine.control.describe(),
             "graphs": self.engine.runner.describe(),
         }
+
+    def _remember(self, prompt: list[int]) -> None:
+        """Tells the prefix tree that a prompt's full pages are computed."""
+        pages = self.engine.pages
+        taken = pages.take(len(prompt) // pages.page_size) or []
+        held = len(taken) * pages.page_size
+        pages.remember(prompt, taken, held, held)
+        pages.release(taken)
 
     def _step(self, times: int) -> None:
         for _ in range(times):
