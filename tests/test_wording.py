@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from outpace.wording import count_of
+from outpace.wording import LONGEST_MISTYPED, count_of, nearest, suggestion
 
 PACKAGE = Path(__file__).parent.parent / "src" / "outpace"
 COUNTED = re.compile(
@@ -16,6 +16,14 @@ COUNTED = re.compile(
 def test_one_is_no_plural() -> None:
     told = [count_of(number, "KV page") for number in (0, 1, 2, 1113)]
     assert told == ["0 KV pages", "1 KV page", "2 KV pages", "1,113 KV pages"]
+
+
+def test_what_was_probably_meant() -> None:
+    known = {"temperature", "top_p", "top_k"}
+    assert nearest("temprature", known) == "temperature"
+    assert [nearest("top_x", known) for _ in range(3)] == ["top_p"] * 3, "of equals it is the same every time"
+    assert nearest("nothing", known) is nearest("top_p" * LONGEST_MISTYPED, known) is nearest("a", ()) is None
+    assert suggestion("topk", known) == "; did you mean top_k?" and suggestion("nothing", known) == ""
 
 
 def test_what_there_may_be_one_of_is_counted_by_it() -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import indent
+from typing import Any
 
 import pytest
 
+from outpace.distributed import workers
 from outpace.distributed.process import command
 from outpace.distributed.workers import Worker
 from outpace.parent import ORPHANED
-from server.running import is_alive, until
+from server.running import SECONDS, is_alive, until
 
 STOPS_ITSELF = """
 import os, signal, socket
@@ -29,7 +35,7 @@ from threading import Thread
 from outpace.distributed.workers import Worker
 
 started = []
-thread = Thread(target=lambda: started.append(Worker("stops_itself", {})))
+thread = Thread(target=lambda: started.append(Worker("stops_itself")))
 thread.start()
 thread.join()
 assert started[0].connection.recv(2) == b"up", "the thread's end is not the process's"
@@ -38,7 +44,7 @@ pid = started[0].pid
 STOPPED_AT_ONCE = """
 from outpace.distributed.workers import Worker
 
-pid = Worker("stops_itself", {}).pid
+pid = Worker("stops_itself").pid
 os.kill(pid, signal.SIGSTOP)
 """
 ENGINE_STOPPED_AT_ONCE = """
@@ -99,7 +105,120 @@ def test_a_process_whose_parent_is_gone_does_not_begin() -> None:
 def test_an_error_of_starting_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(FileNotFoundError, match="/nowhere/python"):
-        Worker("stops_itself", {})
+        Worker("stops_itself")
+
+
+def test_too_many_threads_is_what_too_many_processes_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To those who start one again later: the kernel counts both alike."""
+
+    def full(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    with pytest.raises(OSError, match="can't start new thread"):
+        Worker("stops_itself")
+
+
+@contextmanager
+def working(directory: Path, monkeypatch: pytest.MonkeyPatch, code: str, **options: Any) -> Iterator[Worker]:
+    """A worker that runs this with `connection`, its end of the socket."""
+    body = indent(f"connection = socket.socket(fileno=descriptor)\n{code}", "    ")
+    (directory / "works.py").write_text(
+        f"import os, signal, socket, subprocess, sys\n\ndef main(descriptor):\n{body}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(directory), prepend=os.pathsep)
+    worker = Worker("works", **options)
+    try:
+        yield worker
+    finally:
+        worker.connection.close()
+        worker.kill()
+        worker.end()
+
+
+def is_there(pid: int) -> bool:
+    """Zombies are."""
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("sys.exit(3)", "ended with exit code 3"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "was killed by SIGTERM"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL (out of memory?)"),
+        ("os.kill(os.getpid(), signal.SIGRTMIN + 1)", f"was killed by signal {signal.SIGRTMIN + 1}"),
+    ],
+)
+def test_how_one_ended_is_known_whoever_asks_and_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str
+) -> None:
+    with working(tmp_path, monkeypatch, code) as worker:
+        until(lambda: not is_there(worker.pid))  # a zombie would wait to be asked for
+        until(lambda: not worker.alive)
+        assert [worker.how_it_ended(), worker.how_it_ended()] == [says, says]
+
+
+LEAVES_ONE = """
+left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+connection.sendall(str(left.pid).encode())
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_is_left_of_its_group_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool) -> None:
+    code = LEAVES_ONE + ("signal.pause()" if killed else "os._exit(0)")
+    with working(tmp_path, monkeypatch, code) as worker:
+        left = int(worker.connection.recv(20))
+        if killed:
+            assert is_alive(left) and worker.alive
+            worker.kill()
+        worker.ended.result(SECONDS)
+        until(lambda: not is_alive(left))
+
+
+def test_no_signal_is_sent_to_a_number_that_may_be_anothers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with working(tmp_path, monkeypatch, "pass") as worker:
+        worker.ended.result(SECONDS)
+        sent: list[tuple[int, int]] = []
+        monkeypatch.setattr(os, "killpg", lambda pid, number: sent.append((pid, number)))
+        worker.kill()
+    assert not sent
+
+
+def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SECONDS_TO_END", 0.5)
+    with working(tmp_path, monkeypatch, "os.kill(os.getpid(), signal.SIGSTOP)") as worker:
+        until(lambda: is_stopped(worker.pid))
+        assert worker.how_it_ended(0.0) is None
+        worker.connection.close()
+        worker.end()
+        until(lambda: not is_there(worker.pid))
+
+
+def test_one_that_nobody_has_any_more_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread does not keep the socket."""
+    with working(tmp_path, monkeypatch, "connection.recv(1)") as worker:
+        other = Worker("works")
+        pid, ended = other.pid, other.ended
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del other
+            gc.collect()
+        assert ended.result(SECONDS) == 0
+        assert not is_there(pid) and worker.alive
+
+
+def test_what_is_asked_for_wins_over_the_users_environment_and_that_over_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASKED", "the user's")
+    monkeypatch.setenv("GIVEN", "the user's")
+    settings, defaults = {"ASKED": "asked"}, {"ASKED": "default", "GIVEN": "default", "UNSAID": "default"}
+    code = "connection.sendall(' '.join(os.environ[name] for name in ('ASKED', 'GIVEN', 'UNSAID')).encode())"
+    with working(tmp_path, monkeypatch, code, settings=settings, defaults=defaults) as worker:
+        worker.ended.result(SECONDS)
+        assert worker.connection.recv(100) == b"asked the user's default"
 
 
 def test_the_signal_is_the_one_that_nobody_survives() -> None:

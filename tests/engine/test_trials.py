@@ -173,6 +173,22 @@ def test_how_a_trial_was_ended_is_told(compiler: Compiler, how: signal.Signals) 
     assert msgspec.msgpack.decode(said, type=trial.Verdict) == trial.Verdict(ended_by=how)
 
 
+def test_what_a_trial_has_begun_of_is_told_though_the_compiler_is_closed(compiler: Compiler) -> None:
+    trials = compiler._trials
+    assert trials is not None
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            worker = trials._hand_over(theirs)
+        until(lambda: len(parents_of(worker.pid)) == 3)
+        compiler.close()
+        assert not worker.alive
+        ours.sendall(msgspec.msgpack.encode(Grammar.regex("a")))
+        ours.shutdown(socket.SHUT_WR)
+        said = b"".join(iter(lambda: ours.recv(1 << 16), b""))
+    assert msgspec.msgpack.decode(said, type=trial.Verdict).source
+
+
 @pytest.mark.parametrize(
     ("how", "kind", "says"),
     [

@@ -82,8 +82,13 @@ def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: p
     assert "trained: accept length" in printed
 
 
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_the_command_that_goes_on(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    by: signal.Signals,
 ) -> None:
     prompts, out, show = tmp_path / "some prompts.jsonl", tmp_path / "out", journal.describe
     prompts.write_text("".join(json.dumps(f"Count to {i}.") + "\n" for i in range(24)))
@@ -91,7 +96,7 @@ def test_an_interrupted_run_says_the_command_that_goes_on(
 
     def describe(record: dict[str, Any]) -> str:
         if record["event"] == interrupting_at:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(by)
         return show(record)
 
     def interrupted(words: Sequence[str]) -> list[str]:
@@ -115,6 +120,7 @@ def test_an_interrupted_run_says_the_command_that_goes_on(
     assert main(again) == 0
     printed = capsys.readouterr().err
     assert "step 2 " in printed and "step 1 " not in printed
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "after the command it is what it was"
 
 
 def test_nothing_to_learn_from_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

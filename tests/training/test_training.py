@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from outpace.errors import ConfigError
+from outpace.errors import ConfigError, DrafterError
+from outpace.models.drafters.checkpoint import load_drafter
+from outpace.training import trainer
 from outpace.training.answers import AnswerConfig
 from outpace.training.checkpoint import load_checkpoint
 from outpace.training.folder import RunFolder
@@ -100,7 +102,8 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
         assert torch.equal(tensor, resumed[1][name]), name
 
 
-def test_a_run_that_is_interrupted_and_resumed_is_bit_identical(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_and_resumed_is_bit_identical(tmp_path: Path, by: signal.Signals) -> None:
     config = replace(CONFIG, steps=6, accumulate=2, log_every=1)
     whole, _ = train(tmp_path / "whole", config)
     told: list[str] = []
@@ -110,7 +113,7 @@ def test_a_run_that_is_interrupted_and_resumed_is_bit_identical(tmp_path: Path) 
     def interrupting(record: dict[str, Any]) -> None:
         records.append(record)
         if record["event"] == "step" and record["step"] == 3:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(by)
 
     (tmp_path / "cut").mkdir()
     folder = RunFolder(out=tmp_path / "cut")
@@ -122,6 +125,7 @@ def test_a_run_that_is_interrupted_and_resumed_is_bit_identical(tmp_path: Path) 
     assert [record["event"] for record in records] == ["start", "step", "step", "step", "done"], "nothing is measured"
     assert describe(records[-1]) == "stopped at step 3: accept length not measured"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "after the run it is what it was"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     second, _ = train(tmp_path / "cut", config, resume=True)
     assert (second["steps"], second["tokens"], second["finished"]) == (whole["steps"], whole["tokens"], True)
@@ -129,12 +133,47 @@ def test_a_run_that_is_interrupted_and_resumed_is_bit_identical(tmp_path: Path) 
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_second_interrupt_stops_at_once() -> None:
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_stops_at_once(second: signal.Signals) -> None:
     with Interrupt(tell=lambda: None) as interrupt:
         signal.raise_signal(signal.SIGINT)
         assert interrupt.asked
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(second)
+
+
+@pytest.mark.parametrize("fine_tuned", [False, True])
+def test_a_run_that_is_killed_before_its_first_checkpoint_leaves_no_drafter(tmp_path: Path, fine_tuned: bool) -> None:
+    """One that has learned nothing would look finished."""
+    train(tmp_path / "other", replace(CONFIG, steps=1))
+    options: dict[str, Any] = {"init_from": str(tmp_path / "other")} if fine_tuned else {}
+
+    class KilledError(Exception):
+        pass
+
+    def kill(record: dict[str, Any]) -> None:
+        if record["event"] == "step":
+            raise KilledError
+
+    (tmp_path / "run").mkdir()
+    folder, config = RunFolder(out=tmp_path / "run"), replace(CONFIG, steps=4, log_every=1)
+    with pytest.raises(KilledError):
+        train_drafter(learnable_target(), conversations(), config, folder, kill, validation=VALIDATION, **options)
+    assert not list((tmp_path / "run").iterdir())
+    with pytest.raises(DrafterError, match=r"config\.json"):
+        load_drafter(tmp_path / "run", learnable_target().model, dtype=torch.float32, device="cpu")
+
+
+def test_a_checkpoint_never_comes_without_its_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is killed between the two is resumed from the checkpoint before, or begun anew."""
+    kept = trainer.save_checkpoint
+
+    def killed_before(folder: Path, *rest: Any) -> Path:
+        assert (tmp_path / "run" / "config.json").exists()
+        return kept(folder, *rest)
+
+    monkeypatch.setattr(trainer, "save_checkpoint", killed_before)
+    train(tmp_path / "run", replace(CONFIG, steps=1))
 
 
 @pytest.mark.parametrize("changes", [{"seed": 1}, {"learning_rate": 1e-3}, {"batch_tokens": 512}, {"decay": 0.5}])
@@ -187,8 +226,9 @@ def test_minutes_end_a_run(tmp_path: Path) -> None:
 
 def test_a_call_that_has_no_time_for_a_step_leaves_what_the_next_goes_on_from(tmp_path: Path) -> None:
     whole, _ = train(tmp_path / "whole", replace(CONFIG, steps=3))
-    first, _ = train(tmp_path / "run", replace(CONFIG, steps=3), stop_after=0.0)
-    assert (first["steps"], first["finished"]) == (0, False)
+    first, _ = train(tmp_path / "run", replace(CONFIG, steps=3), stop_after=0.0, validation=VALIDATION)
+    assert (first["steps"], first["finished"], first["accept_length"]) == (0, False, None)
+    assert not (tmp_path / "run" / "config.json").exists(), "what has not learned is no drafter"
     second, _ = train(tmp_path / "run", replace(CONFIG, steps=3), resume=True)
     assert (second["steps"], second["tokens"]) == (whole["steps"], whole["tokens"])
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run")]

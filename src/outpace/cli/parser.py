@@ -7,11 +7,12 @@ argument first, which often is only the other's consequence.
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any, NoReturn
+
+from outpace.wording import suggestion
 
 WRONG_USE = 2
 
@@ -53,9 +54,3 @@ class Parser(argparse.ArgumentParser):
             self.error(f"there is no command {value!r}{suggestion(value, action.choices)}")
         known = list(map(str, action.choices))
         raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(known)}{suggestion(str(value), known)}")
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """What follows a message that refuses `word`: the nearest of what is known, if one is near."""
-    nearest = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {nearest[0]}?" if nearest else ""

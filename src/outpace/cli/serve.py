@@ -15,14 +15,13 @@ import msgspec
 import outpace
 from outpace import EngineConfig
 from outpace.cli import options
-from outpace.cli.parser import suggestion
 from outpace.distributed.launcher import Launched, launched
 from outpace.errors import ConfigError, EngineError
 from outpace.models.source import check_name
 from outpace.server.run import serve
 from outpace.server.settings import ServerConfig
 from outpace.server.wire import Start
-from outpace.wording import count_of
+from outpace.wording import count_of, suggestion
 
 SUMMARY = "serve a model over HTTP, as OpenAI's API does"
 DESCRIPTION = """

@@ -17,7 +17,7 @@ from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
 from outpace.training.answers import AnswerConfig
 from outpace.training.folder import RunFolder
-from outpace.training.interrupt import Interrupt
+from outpace.training.interrupt import Interrupt, sigterm_as_ctrl_c
 from outpace.training.journal import Journal
 from outpace.training.pipeline import train_drafter
 from outpace.training.prompts import read_prompts
@@ -33,10 +33,10 @@ distributions teach the drafter, which is written to --out in the form that othe
 
 A prompt file has one JSON value a line: a text, or an object with "prompt", "turns" or "messages".
 
-With every checkpoint, and at the end, the drafter as it then is goes to --out. Ctrl-C ends the run after the step that
-runs, with a checkpoint, and says the command that goes on from there; a second one stops at once. A run that was cut
-while it answered is given the same file again; one that was cut while it trained takes --resume instead. Measured in
---steps or --epochs it then gives what it would have given in one go.
+With every checkpoint, and at the end, the drafter as it then is goes to --out. Ctrl-C or SIGTERM ends the run after the
+step that runs, with a checkpoint, and says the command that goes on from there; a second one stops at once. A run that
+was cut while it answered is given the same file again; one that was cut while it trained takes --resume instead.
+Measured in --steps or --epochs it then gives what it would have given in one go.
 
 examples:
   outpace train --target smollm2 --prompts prompts.jsonl --out my-drafter --minutes 60
@@ -48,7 +48,8 @@ DEFAULT_ROWS = 256
 STDERR = 2
 """Told from a signal handler, which Python's own streams may not be written from."""
 STOPPING = (
-    "\noutpace: stopping after this step, with a checkpoint; Ctrl-C once more stops at once, without what is new\n"
+    "\noutpace: stopping after this step, with a checkpoint; Ctrl-C or SIGTERM once more stops at once, without what "
+    "is new\n"
 )
 
 
@@ -79,11 +80,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes what answers are missing, trains, and prints the accept length."""
-    try:
-        return _run(args)
-    except KeyboardInterrupt:
-        _tell_how_to_go_on(args)
-        raise
+    with sigterm_as_ctrl_c():
+        try:
+            return _run(args)
+        except KeyboardInterrupt:
+            _tell_how_to_go_on(args)
+            raise
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -13,10 +13,6 @@ from importlib import import_module
 
 from outpace.parent import end_with_parent
 
-OWN_GROUP = 0
-"""As `process_group` of a process that Ctrl-C in a terminal is not meant for. A group and no session: one that was
-stopped before it could bind itself is woken by the kernel when its parent is gone, and then ends."""
-
 
 def command(module: str, descriptor: int) -> list[str]:
     """The command line of such a process, whose parent is this one."""

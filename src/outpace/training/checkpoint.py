@@ -54,6 +54,11 @@ def save_checkpoint(folder: Path, progress: Progress, tensors: Mapping[str, Tens
     return path
 
 
+def latest_step(folder: Path) -> int | None:
+    """Steps done at the latest checkpoint in a folder; None if there is none."""
+    return max((int(path.name.removeprefix("step-")) for path in folder.glob("step-*")), default=None)
+
+
 def load_checkpoint(folder: Path) -> tuple[Progress, dict[str, Tensor]] | None:
     """The latest checkpoint in a folder; None if there is none.
 

@@ -1,6 +1,7 @@
 """Where one run keeps its drafter and its checkpoints.
 
-out/config.json, model*.safetensors   the drafter, as any engine loads it; written anew with every checkpoint
+out/config.json, model*.safetensors   the drafter, as any engine loads it; written anew with every checkpoint, and
+                                      never before it has learned: what lies there is of use, whatever ended the run
 out/checkpoint/                       to resume from
 out/answers/, out/metrics.jsonl       what `outpace train` adds: what the target wrote, and every log record
 """
@@ -12,8 +13,8 @@ from pathlib import Path
 
 from outpace.errors import ConfigError
 from outpace.models.drafter import Drafter
-from outpace.models.drafters.checkpoint import load_drafter, save_drafter
-from outpace.models.target import Target
+from outpace.models.drafters.checkpoint import save_drafter
+from outpace.training.checkpoint import latest_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,12 @@ class RunFolder:
 
     @property
     def has_checkpoint(self) -> bool:
-        return any(self.checkpoint_folder.glob("step-*"))
+        return latest_step(self.checkpoint_folder) is not None
+
+    @property
+    def has_drafter(self) -> bool:
+        """Whether the drafter in `out` is this run's: the first is written before the first checkpoint with a step."""
+        return bool(latest_step(self.checkpoint_folder))
 
     def check(self, *, resume: bool) -> None:
         """Raises ConfigError if there is a checkpoint but `resume` was not asked for, or the other way round."""
@@ -46,8 +52,3 @@ class RunFolder:
 
     def save(self, drafter: Drafter) -> None:
         save_drafter(drafter, self.out, shard_bytes=self.shard_bytes)
-
-    def load(self, target: Target) -> Drafter:
-        """The drafter from its files, in the target's dtype."""
-        weight = target.embed.weight
-        return load_drafter(str(self.out), target, dtype=weight.dtype, device=weight.device)

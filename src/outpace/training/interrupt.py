@@ -1,15 +1,18 @@
-"""Ctrl-C as a request to stop at the next good place; a second one stops at once."""
+"""Ctrl-C, and SIGTERM like it, as a request to stop at the next good place; a second one stops at once."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class Interrupt:
-    """Takes SIGINT while its block runs, in the main thread.
+    """Takes both signals while its block runs, in the main thread.
 
     Args:
         tell: called at the first one, from the signal's handler.
@@ -21,16 +24,28 @@ class Interrupt:
         self._tell = tell
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGINT, self._take)
+        self._before = {number: signal.signal(number, self._take) for number in SIGNALS}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
         self._tell()
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt in the block, which is the main thread's: machines and schedulers that are about
+    to stop send it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

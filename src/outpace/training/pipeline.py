@@ -111,7 +111,7 @@ def train_drafter(
     if target.model.embed.weight.dtype == torch.float16:
         raise ConfigError("the target's dtype is float16, in which gradients vanish; train in bfloat16 or float32")
     folder.check(resume=resume)
-    origin = str(folder.out) if resume and init_from is None else init_from
+    origin = str(folder.out) if folder.has_drafter and init_from is None else init_from
     prepared = prepare_drafter(target, conversations, config, origin)
     rows, held_out = split(conversations, num_held_out=config.num_held_out, seed=config.seed)
     peak = peak_rate(config, prepared.drafter.wiring.hidden_size, fine_tuning=init_from is not None)
@@ -120,17 +120,16 @@ def train_drafter(
     before = None
     if resume:
         trainer.resume()
-    else:
-        folder.save(prepared.drafter)
-        if init_from is not None and (before := _validated(target, folder, held_out, validation)) is not None:
-            log({"event": "before", "accept_length": before})
+    elif init_from is not None and (before := _validated(target, init_from, held_out, validation)) is not None:
+        log({"event": "before", "accept_length": before})
     if interrupt is None:
         trainer.run(stop_after=stop_after)
     else:
         with interrupt:
             trainer.run(stop_after=stop_after, asked_to_stop=lambda: interrupt.asked)
     asked_to_stop = interrupt is not None and interrupt.asked
-    after = None if asked_to_stop else _validated(target, folder, held_out, validation)
+    learned = trainer.progress.step > 0 and not asked_to_stop
+    after = _validated(target, str(folder.out), held_out, validation) if learned else None
     summary = _summary(trainer, folder) | {"accept_length_before": before, "accept_length": after}
     log(summary)
     return summary
@@ -217,10 +216,12 @@ def _summary(trainer: Trainer, folder: RunFolder) -> Record:
 
 
 def _validated(
-    target: LoadedTarget, folder: RunFolder, held_out: Sequence[Conversation], config: ValidateConfig | None
+    target: LoadedTarget, source: str, held_out: Sequence[Conversation], config: ValidateConfig | None
 ) -> list[Record] | None:
-    """Loads what was written, so that the files themselves are what is measured; None if nothing is to be."""
+    """Loads a drafter, so that the files themselves are what is measured; None if nothing is to be."""
     prompts = [row.tokens[: row.spans[0][0]].tolist() for row in held_out]
     if config is None or not prompts:
         return None
-    return [found.as_dict() for found in validate(target, folder.load(target.model), prompts, config)]
+    weight = target.model.embed.weight
+    drafter = load_drafter(source, target.model, dtype=weight.dtype, device=weight.device)
+    return [found.as_dict() for found in validate(target, drafter, prompts, config)]

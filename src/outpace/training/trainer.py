@@ -46,7 +46,8 @@ class Trainer:
         peak: highest learning rate.
         folder: checkpoints are kept here.
         log: called with every record (a log line, a validation).
-        export: called at every checkpoint, while the drafter holds the running mean of the weights.
+        export: called before every checkpoint, while the drafter holds the running mean of the weights; not before the
+            first step.
     """
 
     def __init__(
@@ -210,11 +211,15 @@ class Trainer:
         )
 
     def _keep(self, *, judge: bool = True) -> None:
-        """A checkpoint, an export, and what the mean weights come to on the held-out batches."""
+        """An export, a checkpoint, and what the mean weights come to on the held-out batches.
+
+        Nothing is exported that has not learned, and a checkpoint comes after the drafter that it is resumed with.
+        """
         self.progress = replace(self.progress, accepted=tuple(self.accepted_J.tolist()), settings=self._settings())
-        self.save()
         self.weights.put_means()
-        self.export()
+        if self.progress.step:
+            self.export()
+        self.save()
         if judge and self.held_out is not None:
             self.log({"event": "held out", "step": self.progress.step, **self._judge(self.held_out)})
         self.weights.put_masters()

@@ -210,7 +210,7 @@ def test_a_dead_engine_and_a_dead_server_are_said(model: Path, page: Page) -> No
         os.kill(server.state()["engine_pid"], signal.SIGSTOP)  # it lives, and says nothing
         expect(page.locator("#why")).to_have_text("the engine does not answer")
         os.kill(server.state()["engine_pid"], signal.SIGKILL)
-        expect(page.locator("#reason")).to_contain_text("was killed by signal 9")
+        expect(page.locator("#reason")).to_contain_text("was killed by SIGKILL")
         until(lambda: server.state()["status"] == "ready", server)
         expect(page.locator("#status")).to_have_text("ready")
         server.end()

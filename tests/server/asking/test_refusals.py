@@ -182,6 +182,37 @@ def test_a_refusal_says_what_came_and_what_may(server: Server, wrong: dict[str, 
     assert re.fullmatch(message, told), told
 
 
+@pytest.mark.parametrize(
+    ("wrong", "param", "meant"),
+    [
+        ({"temprature": 1}, "temprature", "temperature"),
+        ({"max_token": 1, "mesages": []}, "max_token", "max_tokens"),
+        ({"stream_options": {"include_usages": True}}, "stream_options.include_usages", "include_usage"),
+        ({"messages": [{"role": "user", "contents": "a"}]}, "messages[0].contents", "content"),
+        ({"messages": [{"role": "tool", "tool_id": "a"}]}, "messages[0].tool_id", "tool_call_id"),
+        ({"messages": [{"role": "user", "tool_call_ids": "a"}]}, "messages[0].tool_call_ids", None),
+        ({"messages": [{"role": "user", "content": [{"txt": "a"}]}]}, "messages[0].content[0].txt", "text"),
+        ({"structured_outputs": {"jsn": {}}}, "structured_outputs.jsn", "json"),
+        ({"tools": [{"function": {"names": "a"}}]}, "tools[0].function.names", "name"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schemas": {}}}},
+            "response_format.json_schema.schemas",
+            "schema",
+        ),
+        ({"tool_choice": {"type": "function", "function": {"nme": "f"}}}, "tool_choice.function.nme", "name"),
+        ({"functions": []}, "functions", None),
+        ({"x" * 100_000: 1}, "x" * 200, None),
+    ],
+)
+def test_a_mistyped_field_is_told_what_was_meant(
+    server: Server, wrong: dict[str, Any], param: str, meant: str | None
+) -> None:
+    error = refusal(server.post(CHAT, {"model": "tiny", "messages": HELLO} | wrong))
+    asked = f", or did you mean {meant}?" if meant else ""
+    assert error["message"] == f"{param} is not supported by this server; leave it out{asked}"
+    assert (error["param"], error["code"]) == (param, "unsupported_parameter")
+
+
 def test_the_client_library_understands_refusals(server: Server) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         server.client().chat.completions.create(model="tiny", messages=HELLO, temperature=-1)

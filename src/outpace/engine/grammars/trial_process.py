@@ -76,6 +76,7 @@ def main(descriptor: int) -> None:
 def _watch(asked: socket.socket, index: LLTokenizer, num_ids: int) -> NoReturn:
     """In a child: has a grammar tried in one of its own, and tells how that ended if it could not do so itself."""
     try:
+        os.setpgid(0, 0)  # with its group the process would end trials that have begun
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ours, theirs = socket.socketpair()
         child = os.fork()

@@ -104,6 +104,7 @@ class Trials:
         if self._worker is not None:
             self._worker.connection.close()
             self._worker.kill()
+            self._worker.end()
         self._worker = None
 
     def _running(self) -> Worker:

@@ -68,6 +68,8 @@ def measure(subject: Subject, setting: Setting, longest_s: float) -> Measured:
         finally:
             for worker in workers:
                 worker.kill()
+            for worker in workers:
+                worker.end()
     seconds = round(time.monotonic() - began, 2)
     if isinstance(answers, str):
         return Measured(asked=setting, why_none=answers, seconds=seconds)

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 
-from outpace.distributed.process import OWN_GROUP, command
+from outpace.distributed.workers import SECONDS_TO_END, Worker, end_in_words
 from outpace.server.wire import Frames, FromEngine, Start, ToEngine, pack
 
 READ_BYTES = 1 << 18
-SECONDS_TO_END = 5.0
-SECONDS_BETWEEN_LOOKS = 0.01
-"""Whether it has ended."""
 ENVIRONMENT = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
 """On a CPU PyTorch and oneDNN keep a compiled product for every shape that they met, 1,024 of them each, which is
 hundreds of megabytes once prompts of all lengths have come. What decodes is a few dozen shapes. The user's own
@@ -25,44 +17,33 @@ environment wins."""
 
 
 class Child:
-    """A running engine process. `start` makes one.
+    """A running engine process: a `Worker` whose socket an event loop reads. `start` makes one.
 
     Attributes:
         pid: its process id.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.pid = process.pid
-        self._process = process
+    def __init__(self, worker: Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.pid = worker.pid
+        self._worker = worker
         self._reader = reader
         self._writer = writer
 
     @classmethod
     async def start(cls, settings: Start) -> Child:
-        """A fresh Python that inherits one socket and this environment, and hears `settings` first.
+        """A process that hears `settings` first.
 
         Raises:
             OSError: no process can be started.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        worker = Worker("outpace.server.engine_process.process", defaults=ENVIRONMENT)
         try:
-            process = subprocess.Popen(  # not asyncio's: other event loops, as Ray Serve's, start none in its own group
-                command("outpace.server.engine_process.process", theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
-                env=ENVIRONMENT | os.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno(),  # stdout is not for what an engine says
-                process_group=OWN_GROUP,
-            )
+            reader, writer = await asyncio.open_connection(sock=worker.connection)
         except BaseException:
-            ours.close()
+            worker.connection.close()
+            worker.kill()  # it may not have come as far as to notice
             raise
-        finally:
-            theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        child = cls(process, reader, writer)
+        child = cls(worker, reader, writer)
         child.send(settings)
         return child
 
@@ -90,32 +71,21 @@ class Child:
 
     def kill(self) -> None:
         """Ends it at once, and the ranks that it started: one that hangs would not notice, and keep its memory."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self._worker.kill()
 
     async def end(self) -> str:
         """Hangs up, which ends it, kills it if that does not help, and says how it ended."""
         self._writer.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECONDS_TO_END):
-                how = _how_it_ended(await self._end())
-                self.kill()
-                return how
+        if how := await self._how_it_ended():
+            return how
         self.kill()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECONDS_TO_END):
-                await self._end()
-                return f"was killed, since it had not ended {SECONDS_TO_END:g} s after it was told to"
+        if await self._how_it_ended():
+            return f"was killed, since it had not ended {SECONDS_TO_END:g} s after it was told to"
         return f"cannot be killed (pid {self.pid}): its driver may hang"
 
-    async def _end(self) -> int:
-        """Waits for it; as `Popen.wait`."""
-        while (code := self._process.poll()) is None:
-            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
-        return code
-
-
-def _how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"was killed by signal {-code}{' (out of memory?)' if code == -9 else ''}"
+    async def _how_it_ended(self) -> str | None:
+        """As `Worker.how_it_ended`, while the event loop goes on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS_TO_END):
+                return end_in_words(await asyncio.wrap_future(self._worker.ended))
+        return None

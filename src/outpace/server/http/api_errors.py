@@ -13,7 +13,9 @@ from starlette.types import Scope
 
 from outpace.errors import OutpaceError, RequestError
 from outpace.server.engine_client.jobs import BrokenRequest, QueueFull, TooSlow, Unavailable
+from outpace.server.http.known_fields import known_fields
 from outpace.server.http.observing import facts_of
+from outpace.wording import nearest
 
 DEFECT = "internal_error"
 """The code of what should not be."""
@@ -101,12 +103,13 @@ def no_object() -> ApiError:
     return ApiError(400, said, code="invalid_json")
 
 
-def of_wrong(errors: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
+def of_wrong(errors: Sequence[Mapping[str, Any]], body: Any, model: Any) -> ApiError:
     """The first thing that is wrong with a body, by name.
 
     Args:
         errors: pydantic's.
         body: the JSON value that was sent.
+        model: what it was to be.
     """
     if not isinstance(body, dict):
         return no_object()
@@ -116,9 +119,10 @@ def of_wrong(errors: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
         param += "." + first["ctx"]["discriminator"].strip("'")
     if first["type"] == "extra_forbidden":
-        return ApiError(
-            400, f"{param} is not supported by this server; leave it out", code="unsupported_parameter", param=param
-        )
+        *_, name = location = first["loc"][1:]
+        meant = nearest(str(name), known_fields(model, location, body))
+        said = f"{param} is not supported by this server; leave it out{f', or did you mean {meant}?' if meant else ''}"
+        return ApiError(400, said, code="unsupported_parameter", param=param)
     if first["type"] == "missing":
         return ApiError(400, f"{param} is missing", code="missing_required_parameter", param=param)
     value = first["input"][:60] if isinstance(first["input"], str) else first["input"]

@@ -103,7 +103,7 @@ class BoundedRoute(APIRoute):
         assert self.body_field is not None
         made, errors = self.body_field.validate(value, loc=("body",))
         if errors:
-            raise api_errors.of_wrong(errors, value)
+            raise api_errors.of_wrong(errors, value, self.body_field.field_info.annotation)
         return made
 
 
