@@ -45,7 +45,8 @@ class Recorder:
 
     def __init__(self, device: torch.device, group: Group) -> None:
         self._device, self._group = device, group
-        self._pool: Any = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._pool: Any = None
+        """The first graph makes it."""
 
     def record(self, run: Run, cut: CutCycle | None, make_room: MakeRoom) -> Recorded:
         """`run` as a graph, or the parts of `cut`; where that cannot be, what is given runs as it is."""
@@ -85,9 +86,7 @@ class Recorder:
             return run, torch.cuda.memory_reserved(self._device) - before
         except RuntimeError as error:
             _free_generator(self._device)
-            self._pool = (
-                torch.cuda.graph_pool_handle()
-            )  # torch drops a pool whose only graph failed, and knows it no more
+            self._pool = None  # torch drops a pool whose only graph failed, and knows it no more
             if not isinstance(error, torch.OutOfMemoryError) or not alone or not make_room():
                 raise
         return self._capture(run, cut, make_room)
@@ -100,7 +99,7 @@ class Recorder:
         torch.cuda.empty_cache()  # as capturing does; what is reserved now does not count as the graph's
 
     def _record(self, run: Callable[[], Left]) -> Callable[[], Left]:
-        graph = torch.cuda.CUDAGraph()
+        graph, self._pool = torch.cuda.CUDAGraph(), self._pool or torch.cuda.graph_pool_handle()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # NCCL's threads are at work
             left = run()
 
