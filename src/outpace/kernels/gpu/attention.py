@@ -19,7 +19,7 @@ from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 from outpace.kernels.gpu.softmax import soften
-from outpace.kernels.gpu.splits import join, span
+from outpace.kernels.gpu.splits import join, room_for, span
 from outpace.kernels.gpu.walk import BLOCK_T, LEAST, tiling_of
 
 _LOG2_E = 1.4426950408889634
@@ -169,11 +169,7 @@ def paged_attention(
     tiling = tiling_of(B, S, H, num_kv_heads, D * q_BSHD.dtype.itemsize, max_splits)
     splits = tiling.splits
     out_BSHD = torch.empty((B, S, H, D), dtype=q_BSHD.dtype, device=q_BSHD.device)
-    parts, peaks, totals = out_BSHD, out_BSHD, out_BSHD  # with one split, peaks and totals are neither written nor read
-    if splits > 1:
-        parts = torch.empty((B, S, H, splits, D), dtype=torch.float32, device=q_BSHD.device)
-        peaks = torch.empty((B, S, H, splits), dtype=torch.float32, device=q_BSHD.device)
-        totals = torch.empty_like(peaks)
+    parts, peaks, totals = room_for(out_BSHD, splits)
     first = start_B if first_B is None else first_B
     shared = {"WINDOW": window or 0, "HAS_FIRST": first_B is not None, "D": D, "SPLITS": splits, "LEAST": LEAST}
     shared |= {"BLOCK_T": BLOCK_T, "BLOCK_D": max(16, triton.next_power_of_2(D))} | overlapped(q_BSHD.device)

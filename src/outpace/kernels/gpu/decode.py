@@ -20,7 +20,7 @@ from torch import Tensor
 from outpace.kernels.gpu.chain import fetch, launch_next, overlapped, wait
 from outpace.kernels.gpu.rope import finite
 from outpace.kernels.gpu.softmax import soften
-from outpace.kernels.gpu.splits import join, span
+from outpace.kernels.gpu.splits import join, room_for, span
 from outpace.kernels.gpu.walk import BLOCK_T, WARPS, walk_of
 
 MAX_QUERIES = 64
@@ -243,11 +243,7 @@ def decode_attention(
     walk = walk_of(B * N, reach, max_splits)
     splits = walk.splits
     out = torch.empty((B, S, num_heads * D), dtype=keys_NHD.dtype, device=qkv.device)
-    parts, peaks, totals = out, out, out  # with one split, peaks and totals are neither written nor read
-    if splits > 1:
-        parts = torch.empty((B, S, num_heads, splits, D), dtype=torch.float32, device=qkv.device)
-        peaks = torch.empty((B, S, num_heads, splits), dtype=torch.float32, device=qkv.device)
-        totals = torch.empty_like(peaks)
+    parts, peaks, totals = room_for(out.view(B, S, num_heads, D), splits)
     cos, sin = rotary
     q_weight, k_weight, eps = norms if norms is not None else (cos, cos, 0.0)
     first = start_B if first_B is None else first_B

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 from outpace.kernels.gpu.softmax import soften
-from outpace.kernels.gpu.splits import join, span
+from outpace.kernels.gpu.splits import join, room_for, span
+from outpace.kernels.gpu.walk import splits_within
 
 _LOG2_E = 1.4426950408889634
 _BLOCK_T = 32
@@ -156,13 +157,9 @@ def latent_attention(
     reach = page_table_BP.shape[1] * page_size
     if max_splits is None:
         max_splits = min(_PROGRAMS // (B * num_tiles), _MAX_SPLITS, reach // _BLOCK_T)
-    splits = 1 << (max(1, max_splits).bit_length() - 1)  # a power of two: each number is a compilation
+    splits = splits_within(max_splits)
     out_BSNR = torch.empty_like(absorbed_BSNR)
-    parts, peaks, totals = out_BSNR, out_BSNR, out_BSNR  # with one split, peaks and totals are neither written nor read
-    if splits > 1:
-        parts = torch.empty((B, S, N, splits, R), dtype=torch.float32, device=out_BSNR.device)
-        peaks = torch.empty((B, S, N, splits), dtype=torch.float32, device=out_BSNR.device)
-        totals = torch.empty_like(peaks)
+    parts, peaks, totals = room_for(out_BSNR, splits)
     block_r, options = triton.next_power_of_2(R), overlapped(out_BSNR.device)
     _attend_latent[(splits, num_tiles, B)](
         absorbed_BSNR,

@@ -13,10 +13,25 @@ Shapes: C splits, D head dimension.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, wait
+
+
+def room_for(out: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where programs write the parts of an output [..., D], and each part's peak and total, in float32.
+
+    With one split that is the output itself, and peaks and totals are neither written nor read.
+    """
+    if splits == 1:
+        return out, out, out
+    *queries, D = out.shape
+    parts = torch.empty((*queries, splits, D), dtype=torch.float32, device=out.device)
+    peaks = torch.empty((*queries, splits), dtype=torch.float32, device=out.device)
+    return parts, peaks, torch.empty_like(peaks)
 
 
 @triton.jit

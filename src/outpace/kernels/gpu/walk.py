@@ -22,7 +22,6 @@ class Walk:
     """In how many splits the past is read, and how much of it a program has on its way."""
 
     splits: int
-    """A power of two: each number is a compilation."""
     stages: int
     """Three buffer one block, five buffer two."""
 
@@ -41,7 +40,7 @@ def walk_of(num_programs: int, reach: int, max_splits: int | None) -> Walk:
     if max_splits is None:
         most = min(4 * MULTIPROCESSORS // num_programs, MAX_SPLITS, reach // BLOCK_T)
         max_splits = most if num_programs < ENOUGH else 1
-    splits = 1 << (max(1, max_splits).bit_length() - 1)
+    splits = splits_within(max_splits)
     return Walk(splits, 5 if splits == 1 and num_programs <= 2 * MULTIPROCESSORS else 3)
 
 
@@ -53,7 +52,6 @@ class Tiling:
     """Of a program, which share a KV head; a power of two."""
     warps: int
     splits: int
-    """A power of two: each number is a compilation."""
     stages: int
 
 
@@ -78,9 +76,14 @@ def tiling_of(
     wide = min(128 if head_bytes <= 256 else 64, max(16, _filled(filled)))
     if max_splits is None:
         max_splits = min(MULTIPROCESSORS // (-(-filled // wide) * num_kv_heads * num_rows), MAX_SPLITS)
-    splits = 1 << (max(1, max_splits).bit_length() - 1)
+    splits = splits_within(max_splits)
     queries = wide if splits > 1 else min(64, max(16, _filled(group * num_tokens)))
     return Tiling(queries, warps=8 if queries > 64 else 4, splits=splits, stages=5 if queries > 64 else 3)
+
+
+def splits_within(most: int) -> int:
+    """As many as a power of two allows, one at least: each number is a compilation."""
+    return 1 << (max(1, most).bit_length() - 1)
 
 
 def _filled(num: int) -> int:
