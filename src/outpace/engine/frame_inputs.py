@@ -14,6 +14,11 @@ from torch import Tensor
 from outpace.types import Changes
 
 
+def changes_of(num_rows: int, num_tokens: int, page_size: int) -> int:
+    """Pages that so many rows may need for as many more tokens each."""
+    return num_rows * (1 + -(-num_tokens // page_size))
+
+
 class FrameInputs:
     """int64 [I + M]: row numbers, then rows, columns and pages of the changes, then what else there is.
 

@@ -16,8 +16,8 @@ from typing import Any, overload
 import torch
 
 from outpace.engine.cut import CutCycle
-from outpace.engine.frame_inputs import FrameInputs
-from outpace.engine.graphs import Recorded, Recorder
+from outpace.engine.frame_inputs import FrameInputs, changes_of
+from outpace.engine.graphs import Recorded, Recorder, summary
 from outpace.engine.marks import Marks
 from outpace.engine.prefill_frames import PrefillCounts, PrefillFrame, PrefillShape, inputs_of, run_prefill
 from outpace.speculation.chosen import Chosen
@@ -119,8 +119,8 @@ class Frames:
             self._cycle(shape, self._inputs(shape), None).run()
 
     def _inputs(self, shape: Shape) -> FrameInputs:
-        """Over inert rows; they take the pages that one cycle may need for each row."""
-        num_changes = shape.num_rows * (1 + -(-(shape.k + 1) // self._page_size))
+        """Over inert rows."""
+        num_changes = changes_of(shape.num_rows, shape.k + 1, self._page_size)
         return FrameInputs(shape.num_rows, num_changes, self._state.inert, self._state.device)
 
     def _make(self, shape: Shape) -> Frame:
@@ -176,10 +176,7 @@ class Frames:
         frames = [frame for frame in self._frames.values() if isinstance(frame, Frame)]
         prefills = [frame for frame in self._frames.values() if isinstance(frame, PrefillFrame)]
         return {
-            "captured": sum(frame.graph.why_eager is None for frame in frames),
-            "eager": [_told(frame) for frame in frames if frame.graph.why_eager is not None],
-            "capture_s": round(sum(frame.graph.capture_s for frame in frames), 3),
-            "graph_bytes": sum(frame.graph.num_bytes for frame in frames),
+            **summary((frame.graph, _told(frame.shape)) for frame in frames),
             "dropped": self.num_dropped,
             "replays": self.num_replays,
             "eager_replays": self.num_eager,
@@ -187,7 +184,5 @@ class Frames:
         }
 
 
-def _told(frame: Frame) -> dict[str, Any]:
-    shape = frame.shape
-    why = frame.graph.why_eager
-    return {"rows": shape.num_rows, "k": shape.k, "sampling": shape.needs.kind.value, "why": why}
+def _told(shape: Shape) -> dict[str, Any]:
+    return {"rows": shape.num_rows, "k": shape.k, "sampling": shape.needs.kind.value}

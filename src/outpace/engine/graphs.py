@@ -6,7 +6,7 @@ A rank that replays and one that runs the same thing would meet in the wrong col
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -33,6 +33,17 @@ class Recorded:
     num_bytes: int
     why_eager: str | None
     """Why this is no graph; None if it is one."""
+
+
+def summary(recorded: Iterable[tuple[Recorded, dict[str, Any]]]) -> dict[str, Any]:
+    """What there is, each with its shape, as plain data for JSON."""
+    every = list(recorded)
+    return {
+        "captured": sum(graph.why_eager is None for graph, _ in every),
+        "eager": [shape | {"why": graph.why_eager} for graph, shape in every if graph.why_eager is not None],
+        "capture_s": round(sum(graph.capture_s for graph, _ in every), 3),
+        "graph_bytes": sum(graph.num_bytes for graph, _ in every),
+    }
 
 
 class Recorder:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outpace.engine.frame_inputs import PrefillInputs
-from outpace.engine.graphs import Recorded
+from outpace.engine.frame_inputs import PrefillInputs, changes_of
+from outpace.engine.graphs import Recorded, summary
 from outpace.speculation.chosen import Chosen
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import prefill
@@ -65,8 +65,8 @@ def shape_of(plan: PrefillPlan, buckets: Sequence[int]) -> PrefillShape | None:
 
 
 def inputs_of(shape: PrefillShape, state: State, page_size: int) -> PrefillInputs:
-    """Over inert rows; they take the pages that one chunk may need for each row."""
-    num_changes = shape.num_rows * (1 + -(-shape.num_tokens // page_size))
+    """Over inert rows."""
+    num_changes = changes_of(shape.num_rows, shape.num_tokens, page_size)
     return PrefillInputs(shape.num_rows, shape.num_tokens, num_changes, state.inert, state.device)
 
 
@@ -108,24 +108,18 @@ class PrefillCounts:
 
     def describe(self, frames: Sequence[PrefillFrame]) -> dict[str, Any]:
         """Beside the frames that there are, as plain data for JSON."""
-        graphs = [frame.graph for frame in frames]
         return {
-            "captured": sum(graph.why_eager is None for graph in graphs),
-            "eager": [_told(frame) for frame in frames if frame.graph.why_eager is not None],
-            "capture_s": round(sum(graph.capture_s for graph in graphs), 3),
-            "graph_bytes": sum(graph.num_bytes for graph in graphs),
+            **summary((frame.graph, _told(frame.shape)) for frame in frames),
             "replays": self.num_replays,
             "eager_replays": self.num_eager,
             "no_frame": self.num_unframed,
         }
 
 
-def _told(frame: PrefillFrame) -> dict[str, Any]:
-    shape = frame.shape
+def _told(shape: PrefillShape) -> dict[str, Any]:
     return {
         "rows": shape.num_rows,
         "tokens": shape.num_tokens,
         "fills_drafter": shape.fills_drafter,
         "sampling": shape.needs.kind.value,
-        "why": frame.graph.why_eager,
     }

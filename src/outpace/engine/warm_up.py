@@ -147,9 +147,10 @@ def _longest(config: ResolvedConfig) -> int:
 
 
 def _prefill(runner: Runner, config: ResolvedConfig) -> None:
-    """Prompts of `prefill_lengths` and a catch-up behind each, operation by operation, into the trash page, where the
+    """Prompts of `prefill_lengths`, then catch-ups as long, operation by operation, into the trash page, where the
     tables of unused rows lead."""
-    for num_tokens in prefill_lengths(runner.target, _longest(config)):
+    lengths = prefill_lengths(runner.target, _longest(config))
+    for num_tokens in lengths:
         plan = PrefillPlan(
             rows=(0,),
             chunks=((0,) * num_tokens,),
@@ -160,8 +161,7 @@ def _prefill(runner: Runner, config: ResolvedConfig) -> None:
         )
         with runner.without_graphs():
             runner.enqueue(plan).read()
-        if config.k:
-            num = min(num_tokens, config.history)
-            runner.enqueue(CatchUpPlan(rows=(0,), starts=(0,), nums=(num,), missing=((),), cold=(False,), bound=num))
         runner.state.length_R[0] = 0
-        runner.state.num_pending_R[0] = 0
+    for num in sorted({min(num_tokens, config.history) for num_tokens in lengths}) if config.k else ():
+        runner.enqueue(CatchUpPlan(rows=(0,), starts=(0,), nums=(num,), missing=((),), cold=(False,), bound=num))
+    runner.state.num_pending_R[0] = 0
