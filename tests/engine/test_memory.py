@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.tiny import HIDDEN, tiny_drafter, tiny_target
-from outpace import ConfigError, EngineConfig, EngineError
+from engine.test_lossless import answers
+from engine.tiny import HIDDEN, engine, tiny_drafter, tiny_target
+from outpace import ConfigError, EngineConfig, EngineError, SamplingParams
 from outpace.engine.memory import bytes_per_page, check_pages, history, num_pages
 from outpace.engine.resolve import resolve
 
@@ -48,3 +49,11 @@ def test_pages_are_counted_from_what_that_leaves() -> None:
     assert resolved.num_pages == int((free - kept) * 0.5) // bytes_per_page(target.model, drafter, 4, torch.float32)
     assert kept and resolved.history < 256
     assert resolve(config, target.model, None, free).history == 0
+
+
+def test_what_nobody_drafts_for_is_not_kept() -> None:
+    target = tiny_target(seed=1)
+    llm = engine(target, tiny_drafter(target), k=0)
+    params = SamplingParams(max_tokens=8)
+    assert (llm.config.history, llm.engine.runner.state.recent) == (0, None)
+    assert answers(llm.generate([[1, 2, 3]], params)) == answers(engine(target).generate([[1, 2, 3]], params))

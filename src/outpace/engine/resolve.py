@@ -90,7 +90,7 @@ def resolve(config: EngineConfig, target: Target, drafter: Drafter | None, free:
     page_size = config.page_size or default_page_size(device)
     page_bytes = bytes_per_page(target, drafter, page_size, dtype)
     shown = 0
-    if drafter is not None:
+    if drafter is not None and config.k:
         shown, kept_bytes = history(drafter, config, free, dtype)
         free = max(0, free - kept_bytes)
     if config.num_pages is not None:

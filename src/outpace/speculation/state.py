@@ -58,7 +58,7 @@ class State:
     chance_RK: Tensor | None
     """By row and place, the chance that a draft is accepted, where that is simulated. Never written."""
     recent: Recent | None = None
-    """What the target made of each row's last tokens; None without a drafter. Written by prefill and verify."""
+    """What the target made of each row's last tokens; None where nothing drafts. Written by prefill and verify."""
     extras: Extras | None = None
     """What penalties, biases and bans go by; None until a request has some (`provide`)."""
 
@@ -103,7 +103,7 @@ class State:
             seed_R=ints(R),
             chance_RK=_chances(chances, R, max_k, device),
             recent=None
-            if drafter is None
+            if drafter is None or not max_k
             else Recent.allocate(drafter, num_rows=R, num=num_kept(history, max_k), dtype=dtype, device=device),
         )
 

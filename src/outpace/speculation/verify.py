@@ -58,12 +58,14 @@ def verify(
     """
     written_BS = span.slots_BS if writes_target else torch.full_like(span.slots_BS, TRASH_PAGE)
     attend = PagedAttend(pair.cache, span.table_BP, span.start_B, written_BS, pair.target.config.windows)
-    hidden_BSH, features_BSF = pair.target(tokens_BS, span.positions_BS, attend, pair.taps, expert_reuse)
+    taps = pair.taps if state.recent is not None else ()
+    hidden_BSH, features_BSF = pair.target(tokens_BS, span.positions_BS, attend, taps, expert_reuse)
     logits_BSV = pair.target.logits(hidden_BSH) if with_logits else None
     touched = pair.target.experts_touched() if with_logits else None
-    if features_BSF is not None and state.recent is not None:
-        state.recent.keep(rows_B, span, tokens_BS, features_BSF)
-    if features_BSF is None or not with_features:
+    if state.recent is None or features_BSF is None:
+        return Verified(hidden_BSH, logits_BSV, None, touched)
+    state.recent.keep(rows_B, span, tokens_BS, features_BSF)
+    if not with_features:
         return Verified(hidden_BSH, logits_BSV, None, touched)
     assert pair.drafter is not None
     fused_BSH = pair.drafter.fuse(features_BSF)
