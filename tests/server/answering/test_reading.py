@@ -25,6 +25,7 @@ from outpace.server.http.observing import KEY, Facts
 from outpace.server.text.spelling import Spelling, columns, entries
 from outpace.server.wire import Piece, Tally
 from outpace.types import TokenLogprobs
+from server.backends import bare_backend
 
 IDS = (7, 8)
 LOGPROBS = (TokenLogprobs(-0.5, ((7, -0.5), (9, -2.0))), TokenLogprobs(float("-inf"), ((8, -1.0),)))
@@ -187,18 +188,7 @@ def backend_of(order: list[str]) -> Backend:
         def submit(self, *args: object) -> None:
             order.append("submit")
 
-    return Backend(
-        client=Client(),  # type: ignore[arg-type]
-        texts=Texts(),  # type: ignore[arg-type]
-        metrics=None,  # type: ignore[arg-type]
-        recent=None,  # type: ignore[arg-type]
-        name="tiny",
-        tool_form=None,
-        request_timeout=1.0,
-        default_max_tokens=None,
-        settings={},
-        created=0,
-    )
+    return bare_backend(client=Client(), texts=Texts())
 
 
 def test_an_echo_is_spelled_before_anything_runs() -> None:

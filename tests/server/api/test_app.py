@@ -18,6 +18,7 @@ from outpace.server.monitoring.metrics import Metrics
 from outpace.server.monitoring.recent import Recent
 from outpace.server.text.texts import Texts
 from outpace.server.wire import Start
+from server.backends import bare_backend
 
 POSTS = {
     "/v1/chat/completions": {"model": "tiny", "messages": [{"role": "user", "content": "x"}]},
@@ -41,18 +42,7 @@ def asked(method: str, path: str, *, raises: bool = False, **options: Any) -> ht
         hang_timeout=0.0,
         tell=lambda *_: None,
     )
-    backend = Backend(
-        client=client,
-        texts=Texts(None),
-        metrics=Metrics(client),
-        recent=Recent(),
-        name="tiny",
-        tool_form=None,
-        request_timeout=1.0,
-        default_max_tokens=None,
-        settings={},
-        created=0,
-    )
+    backend = bare_backend(client=client, texts=Texts(None), metrics=Metrics(client), recent=Recent())
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(make_app(backend, keys=(), max_body_bytes=1 << 20), raise_app_exceptions=raises)
