@@ -113,12 +113,12 @@ class Runner:
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
         """What runs inside speaks to no other rank; what it computes is worth nothing, and compiles every kernel."""
-        rehearsal = self.target.group.rehearsal
-        rehearsal.on = True
+        target = self.target
+        target.rehearsing = target.group.rehearsal.on = True
         try:
             yield
         finally:
-            rehearsal.on = False
+            target.rehearsing = target.group.rehearsal.on = False
 
     @contextmanager
     def without_graphs(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ Legend: B rows, S tokens a row, H hidden, F tapped features (A taps · H), V voc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -122,6 +122,11 @@ class Target(nn.Module):
         if config.tie_embeddings:
             self.lm_head.tie(self.embed)
         self.requires_grad_(False)
+        self.rehearsing = False
+        """What is computed is worth nothing: it is to launch every kernel, for which one of several like layers will
+        do."""
+        layers = zip(self.layers, config.windows, strict=True)
+        self._telling = _telling([(window, *_kind(layer)) for layer, window in layers])
 
     def forward(
         self,
@@ -149,7 +154,9 @@ class Target(nn.Module):
         inputs: list[Tensor] = []
         delta_BSH: Tensor | Unsummed | None = None
         for index, layer in enumerate(self.layers):
-            input_BSH, x_BSH, delta_BSH = layer(x_BSH, delta_BSH, rotary, attend, index, expert_reuse)
+            input_BSH = x_BSH
+            if not self.rehearsing or index in self._telling:
+                input_BSH, x_BSH, delta_BSH = layer(x_BSH, delta_BSH, rotary, attend, index, expert_reuse)
             inputs.append(input_BSH)
         x_BSH, hidden_BSH = self.norm.add(x_BSH, delta_BSH)
         inputs.append(x_BSH)
@@ -165,7 +172,8 @@ class Target(nn.Module):
 
         Tokens that only fill a batch up count, since their experts are read too.
         """
-        chosen = [layer.mlp.chosen_TC for layer in self.layers if isinstance(layer.mlp, Mixture)]
+        layers = [self.layers[index] for index in sorted(self._telling)] if self.rehearsing else self.layers
+        chosen = [layer.mlp.chosen_TC for layer in layers if isinstance(layer.mlp, Mixture)]
         mixture = self.config.mixture
         if mixture is None or not chosen:
             return None
@@ -213,6 +221,25 @@ class Target(nn.Module):
             named = layer_slots(layer, self.config.architecture)
             slots |= {f"model.layers.{index}.{name}": slot for name, slot in named.items()}
         return slots
+
+
+def _telling(kinds: Sequence[Hashable]) -> frozenset[int]:
+    """Of layers of these kinds those that launch what none before them does: the first of a kind behind each other
+    kind, since a layer's first norm reads what the one before it has left."""
+    first: dict[tuple[Hashable, Hashable], int] = {}
+    for index, (before, kind) in enumerate(zip((None, *kinds), kinds, strict=False)):
+        first.setdefault((before, kind), index)
+    return frozenset(first.values())
+
+
+def _kind(layer: nn.Module) -> tuple[Hashable, ...]:
+    """What its kernels depend on: modules, and how each holds its weights."""
+    held = (module.held for module in layer.modules() if isinstance(module, Linear))
+    return (
+        tuple((name, type(module)) for name, module in layer.named_modules()),
+        tuple((name, weight.shape, weight.dtype) for name, weight in layer.named_parameters()),
+        tuple(type(weight) for weight in held),
+    )
 
 
 def layer_slots(layer: Layer, architecture: str) -> Slots:
