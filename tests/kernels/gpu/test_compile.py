@@ -75,7 +75,7 @@ for model in (FLOAT, "*bf16"):
         kinds = pointers(kernel, INT, logits_ptr=model, temperature_ptr=FLOAT, score_ptr=FLOAT, min_p_ptr=FLOAT)
         kinds |= {"peak_ptr": FLOAT, "cut_ptr": INT}
         given = {"HAS_IDS": sampled, "SAMPLED": sampled, "CUT": sampled, "PEAKS": 32}
-        compile(kernel, kinds, SPLITS=32, BLOCK=2048, PDL=True, **given)
+        compile(kernel, kinds, BLOCK=2048, PDL=True, **given)
     kernel = truncate._peak_of_part
     compile(kernel, pointers(kernel, FLOAT, logits_ptr=model), C=32, BLOCK=1024, PDL=True)
     for counts in (True, False):
@@ -92,7 +92,7 @@ for model in (FLOAT, "*bf16"):
         kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, first_ptr=INT, peak_ptr=FLOAT, total_ptr=FLOAT)
         compile(
             kernel, kinds | ({"out_ptr": FLOAT} if splits > 1 else {}), WINDOW=window, HAS_FIRST=has_first, G=4, D=128,
-            PAGE=page, SPLITS=splits, LEAST=256, BLOCK_M=16, BLOCK_T=64, BLOCK_D=128,
+            PAGE=page, SPLIT=splits > 1, LEAST=256, BLOCK_M=16, BLOCK_T=64, BLOCK_D=128,
             PRECISION="ieee" if model == FLOAT else None, PDL=True,
         )
     for splits, parts, has_first, window in ((8, 2, True, 0), (1, 1, False, 4096)):
@@ -102,7 +102,7 @@ for model in (FLOAT, "*bf16"):
         kinds |= {"qkv_ptr": FLOAT if parts > 1 else model, "out_ptr": FLOAT if splits > 1 else model}
         compile(
             kernel, kinds, PARTS=parts, NORMS=has_first, WINDOW=window, HAS_FIRST=has_first, G=4, N=8, D=128, PAGE=16,
-            SPLITS=splits, BLOCK_M=16, BLOCK_S=1, BLOCK_T=64, BLOCK_D=128,
+            SPLIT=splits > 1, BLOCK_M=16, BLOCK_S=1, BLOCK_T=64, BLOCK_D=128,
             PRECISION="ieee" if model == FLOAT else None, PDL=True,
         )
     kernel = splits_.join
@@ -117,7 +117,7 @@ for model in (FLOAT, "*bf16"):
         kinds = pointers(kernel, model, table_ptr=INT, start_ptr=INT, first_ptr=INT, peak_ptr=FLOAT, total_ptr=FLOAT)
         compile(
             kernel, kinds | ({"out_ptr": FLOAT} if splits > 1 else {}), N=8, R=512, D=64, HAS_FIRST=has_first, PAGE=64,
-            SPLITS=splits, BLOCK_M=16, BLOCK_T=32, BLOCK_R=512, BLOCK_D=64,
+            SPLIT=splits > 1, BLOCK_M=16, BLOCK_T=32, BLOCK_R=512, BLOCK_D=64,
             PRECISION="ieee" if model == FLOAT else None, PDL=True,
         )
     for parts, q_rank in ((1, 0), (4, 1536)):

@@ -25,7 +25,7 @@ from outpace.kernels.gpu.walk import BLOCK_T, LEAST, tiling_of
 _LOG2_E = 1.4426950408889634
 
 
-@triton.jit(do_not_specialize=["num_tokens", "num_pages"])
+@triton.jit(do_not_specialize=["num_tokens", "num_pages", "num_splits"])
 def _attend(
     q_ptr,
     k_ptr,
@@ -38,6 +38,7 @@ def _attend(
     total_ptr,
     num_tokens,
     num_pages,
+    num_splits,
     q_stride_b,
     q_stride_s,
     q_stride_h,
@@ -48,7 +49,7 @@ def _attend(
     G: tl.constexpr,
     D: tl.constexpr,
     PAGE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLIT: tl.constexpr,
     LEAST: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_T: tl.constexpr,
@@ -81,8 +82,8 @@ def _attend(
     end = start + tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // G + 1, num_tokens)
     end = tl.minimum(end, num_pages * PAGE)
     begin = begin // BLOCK_T * BLOCK_T
-    if SPLITS > 1:
-        _, last, origin, share = span(start, first, num_tokens, num_pages * PAGE, WINDOW, SPLITS, BLOCK_T, LEAST)
+    if SPLIT:
+        _, last, origin, share = span(start, first, num_tokens, num_pages * PAGE, WINDOW, num_splits, BLOCK_T, LEAST)
         if origin + split * share >= last:
             return
         begin = tl.maximum(begin, origin + split * share)
@@ -128,11 +129,11 @@ def _attend(
 
     place_M = (row.to(tl.int64) * num_tokens + token_M) * num_heads + head_M
     kept_MD = live_M[:, None] & real_D[None, :]
-    if SPLITS == 1:
+    if not SPLIT:
         out_MD = out_MD / tl.where(total_M == 0.0, 1.0, total_M)[:, None]
         tl.store(out_ptr + place_M[:, None] * D + d[None, :], out_MD.to(out_ptr.dtype.element_ty), mask=kept_MD)
     else:
-        place_M = place_M * SPLITS + split
+        place_M = place_M * num_splits + split
         tl.store(peak_ptr + place_M, peak_M, mask=live_M)
         tl.store(total_ptr + place_M, total_M, mask=live_M)
         tl.store(out_ptr + place_M[:, None] * D + d[None, :], out_MD, mask=kept_MD)
@@ -171,7 +172,7 @@ def paged_attention(
     out_BSHD = torch.empty((B, S, H, D), dtype=q_BSHD.dtype, device=q_BSHD.device)
     parts, peaks, totals = room_for(out_BSHD, splits)
     first = start_B if first_B is None else first_B
-    shared = {"WINDOW": window or 0, "HAS_FIRST": first_B is not None, "D": D, "SPLITS": splits, "LEAST": LEAST}
+    shared = {"WINDOW": window or 0, "HAS_FIRST": first_B is not None, "D": D, "LEAST": LEAST}
     shared |= {"BLOCK_T": BLOCK_T, "BLOCK_D": max(16, triton.next_power_of_2(D))} | overlapped(q_BSHD.device)
     num_splits = min(splits, triton.cdiv(reach, LEAST))  # no row has more
     _attend[(triton.cdiv(G * S, tiling.queries) * num_splits, num_kv_heads, B)](
@@ -186,11 +187,13 @@ def paged_attention(
         totals,
         S,
         page_table_BP.shape[1],
+        splits,
         *q_BSHD.stride()[:3],
         keys_NHD.stride(0),
         _LOG2_E * D**-0.5,
         G=G,
         PAGE=page_size,
+        SPLIT=splits > 1,
         BLOCK_M=tiling.queries,
         PRECISION="ieee" if q_BSHD.dtype == torch.float32 else None,
         num_warps=tiling.warps,
@@ -199,6 +202,6 @@ def paged_attention(
         **shared,
     )
     if splits > 1:
-        shared |= {"H": H, "BLOCK_C": min(16, splits), "num_warps": 1}
+        shared |= {"H": H, "SPLITS": splits, "BLOCK_C": min(16, splits), "num_warps": 1}
         join[(B * S * H,)](parts, peaks, totals, start_B, first, out_BSHD, S, reach, **shared)
     return out_BSHD

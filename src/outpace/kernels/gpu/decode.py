@@ -99,7 +99,7 @@ def _decode(
     N: tl.constexpr,
     D: tl.constexpr,
     PAGE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_T: tl.constexpr,
@@ -108,7 +108,7 @@ def _decode(
     PDL: tl.constexpr,
 ):
     launch_next(PDL)
-    split = tl.program_id(0)
+    split, num_splits = tl.program_id(0), tl.num_programs(0)
     kv_head = tl.program_id(1)
     row = tl.program_id(2)
     kind: tl.constexpr = keys_ptr.dtype.element_ty
@@ -116,9 +116,11 @@ def _decode(
     # What is older than the product before.
     start = tl.load(start_ptr + row).to(tl.int32)
     first = tl.load(first_ptr + row).to(tl.int32) if HAS_FIRST else 0
-    low, high, origin, share = span(start, first, num_tokens, num_pages * PAGE, WINDOW, SPLITS, BLOCK_T, 0)
+    low, high, origin, share = span(start, first, num_tokens, num_pages * PAGE, WINDOW, num_splits, BLOCK_T, 0)
     begin = tl.maximum(origin + split * share, low)
     end = tl.minimum(origin + (split + 1) * share, high)
+    if begin >= end:
+        return  # the row is too short for so many splits
     d = tl.arange(0, BLOCK_D)
     real_D = d < D
     table_row = table_ptr + row.to(tl.int64) * num_pages
@@ -187,11 +189,11 @@ def _decode(
         out_MD = tl.dot(weight_MT.to(kind), v_TD, out_MD * fade_M[:, None], input_precision=PRECISION)
 
     query_M = (row.to(tl.int64) * num_tokens + token_M) * (G * N) + head_M
-    if SPLITS == 1:
+    if not SPLIT:
         out_MD = out_MD / tl.where(total_M == 0.0, 1.0, total_M)[:, None]
         tl.store(out_ptr + query_M[:, None] * D + d[None, :], out_MD.to(kind), mask=live_MD)
-    elif begin < end:
-        place_M = query_M * SPLITS + split
+    else:
+        place_M = query_M * num_splits + split
         tl.store(peak_ptr + place_M, peak_M, mask=live_M)
         tl.store(total_ptr + place_M, total_M, mask=live_M)
         tl.store(out_ptr + place_M[:, None] * D + d[None, :], out_MD, mask=live_MD)
@@ -240,7 +242,7 @@ def decode_attention(
     N, D = keys_NHD.shape[1:]
     G, num_parts = num_heads // N, qkv.shape[0] if qkv.dim() == 4 else 1
     reach = page_table_BP.shape[1] * page_size
-    walk = walk_of(B * N, reach, max_splits)
+    walk = walk_of(B * N, D * keys_NHD.element_size(), reach, max_splits)
     splits = walk.splits
     out = torch.empty((B, S, num_heads * D), dtype=keys_NHD.dtype, device=qkv.device)
     parts, peaks, totals = room_for(out.view(B, S, num_heads, D), splits)
@@ -252,7 +254,7 @@ def decode_attention(
     # As many as fit into the tile of queries, so that one compilation serves several numbers of tokens.
     block_s = 1 if S == 1 else max(triton.next_power_of_2(S), block_m // triton.next_power_of_2(G))
     shared = {"WINDOW": window or 0, "HAS_FIRST": first_B is not None, "D": D, "BLOCK_D": block_d}
-    shared |= {"SPLITS": splits, "BLOCK_T": BLOCK_T} | overlapped(qkv.device)
+    shared |= {"BLOCK_T": BLOCK_T} | overlapped(qkv.device)
     _decode[(splits, N, B)](
         qkv,
         cos,
@@ -278,6 +280,7 @@ def decode_attention(
         G=G,
         N=N,
         PAGE=page_size,
+        SPLIT=splits > 1,
         BLOCK_M=block_m,
         BLOCK_S=block_s,
         PRECISION="ieee" if keys_NHD.dtype == torch.float32 else None,
@@ -286,6 +289,6 @@ def decode_attention(
         **shared,
     )
     if splits > 1:
-        shared |= {"H": num_heads, "BLOCK_C": min(16, splits), "LEAST": 0, "num_warps": 1}
+        shared |= {"H": num_heads, "SPLITS": splits, "BLOCK_C": min(16, splits), "LEAST": 0, "num_warps": 1}
         join[(B * S * num_heads,)](parts, peaks, totals, start_B, first, out, S, reach, **shared)
     return out

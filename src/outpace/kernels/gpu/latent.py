@@ -52,7 +52,7 @@ def _attend_latent(
     D: tl.constexpr,
     HAS_FIRST: tl.constexpr,
     PAGE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr,
@@ -61,16 +61,18 @@ def _attend_latent(
     PDL: tl.constexpr,
 ):
     launch_next(PDL)
-    split = tl.program_id(0)
+    split, num_splits = tl.program_id(0), tl.num_programs(0)
     row = tl.program_id(2).to(tl.int64)
     kind: tl.constexpr = cache_ptr.dtype.element_ty
     E: tl.constexpr = R + D
     wait(PDL)
     start = tl.load(start_ptr + row).to(tl.int32)
     first = tl.load(first_ptr + row).to(tl.int32) if HAS_FIRST else 0
-    low, high, origin, share = span(start, first, num_tokens, num_pages * PAGE, 0, SPLITS, BLOCK_T, 0)
+    low, high, origin, share = span(start, first, num_tokens, num_pages * PAGE, 0, num_splits, BLOCK_T, 0)
     begin = tl.maximum(origin + split * share, low)
     end = tl.minimum(origin + (split + 1) * share, high)
+    if begin >= end:
+        return  # the row is too short for so many splits
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     token_M = m // N
     live_M = token_M < num_tokens
@@ -112,11 +114,11 @@ def _attend_latent(
         out_MR = tl.dot(weight_MT.to(kind), latent_TR, out_MR * fade_M[:, None], input_precision=PRECISION)
 
     live_MR = live_M[:, None] & real_R[None, :]
-    if SPLITS == 1:
+    if not SPLIT:
         out_MR = out_MR / tl.where(total_M == 0.0, 1.0, total_M)[:, None]
         tl.store(out_ptr + query_M[:, None] * R + r[None, :], out_MR.to(kind), mask=live_MR)
-    elif begin < end:
-        place_M = query_M * SPLITS + split
+    else:
+        place_M = query_M * num_splits + split
         tl.store(peak_ptr + place_M, peak_M, mask=live_M)
         tl.store(total_ptr + place_M, total_M, mask=live_M)
         tl.store(out_ptr + place_M[:, None] * R + r[None, :], out_MR, mask=live_MR)
@@ -181,7 +183,7 @@ def latent_attention(
         D=D,
         HAS_FIRST=has_first,
         PAGE=page_size,
-        SPLITS=splits,
+        SPLIT=splits > 1,
         BLOCK_M=block_m,
         BLOCK_T=_BLOCK_T,
         BLOCK_R=block_r,

@@ -71,7 +71,6 @@ def _best_of_split(
     num_positions,
     ahead,
     greedy_below,
-    SPLITS: tl.constexpr,
     HAS_IDS: tl.constexpr,
     SAMPLED: tl.constexpr,
     CUT: tl.constexpr,
@@ -82,7 +81,7 @@ def _best_of_split(
     launch_next(PDL)
     wait(PDL)
     place = tl.program_id(0).to(tl.int64)
-    split = tl.program_id(1)
+    split, num_splits = tl.program_id(1), tl.num_programs(1)
     row = place // num_positions
     key = tl.zeros((), tl.uint32)
     salt = tl.zeros((), tl.uint32)
@@ -97,7 +96,7 @@ def _best_of_split(
         lowest = tl.load(cut_ptr + place)
         peak = tl.max(tl.load(peak_ptr + place * PEAKS + tl.arange(0, PEAKS)), 0)
         min_p = tl.load(min_p_ptr + row)
-    share = tl.cdiv(tl.cdiv(num_ids, BLOCK), SPLITS) * BLOCK
+    share = tl.cdiv(tl.cdiv(num_ids, BLOCK), num_splits) * BLOCK
     begin = split * share
     best = float("-inf")
     best_at = begin.to(tl.int64)
@@ -117,8 +116,8 @@ def _best_of_split(
         better = top > best
         best_at = tl.where(better, (at + top_at).to(tl.int64), best_at)
         best = tl.where(better, top, best)
-    tl.store(score_ptr + place * SPLITS + split, best)
-    tl.store(index_ptr + place * SPLITS + split, best_at)
+    tl.store(score_ptr + place * num_splits + split, best)
+    tl.store(index_ptr + place * num_splits + split, best_at)
 
 
 @triton.jit
@@ -196,7 +195,6 @@ def choose(
         S,
         ahead,
         greedy_below,
-        SPLITS=splits,
         HAS_IDS=ids_V is not None,
         SAMPLED=sampled,
         CUT=cut is not None,

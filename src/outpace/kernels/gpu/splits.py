@@ -41,7 +41,7 @@ def span(
     num_tokens,
     num_places,
     WINDOW: tl.constexpr,
-    SPLITS: tl.constexpr,
+    num_splits,
     BLOCK_T: tl.constexpr,
     LEAST: tl.constexpr,
 ):
@@ -59,10 +59,10 @@ def span(
         for _ in range(20):
             filled = tl.where(filled < num_tokens, filled * 2, filled)
         num_blocks = tl.cdiv(start + filled - begin, BLOCK_T)
-        return begin, end, begin, tl.maximum(tl.cdiv(num_blocks, SPLITS) * BLOCK_T, LEAST)
+        return begin, end, begin, tl.maximum(tl.cdiv(num_blocks, num_splits) * BLOCK_T, LEAST)
     share = tl.full((), BLOCK_T, tl.int32)
     for _ in range(20):
-        share = tl.where(end - (begin & -share) > SPLITS * share, share * 2, share)  # it is a power of two
+        share = tl.where(end - (begin & -share) > num_splits * share, share * 2, share)  # it is a power of two
     return begin, end, begin & -share, share
 
 

@@ -26,14 +26,15 @@ class Walk:
     """Three buffer one block, five buffer two."""
 
 
-def walk_of(num_programs: int, reach: int, max_splits: int | None) -> Walk:
+def walk_of(num_programs: int, head_bytes: int, reach: int, max_splits: int | None) -> Walk:
     """The walk for so many rows and KV heads, times each other.
 
-    Two buffers pay where long walks leave a multiprocessor two programs at most. Elsewhere their room is worth more to
-    the programs beside them, and to the kernel that comes next.
+    Two buffers pay while a multiprocessor has room for all of its programs. With more of them their room is worth more
+    to those that come next.
 
     Args:
         num_programs: without splits.
+        head_bytes: of a key of one head; very long ones leave no room for two buffers.
         reach: positions that the page table has.
         max_splits: most splits; None chooses.
     """
@@ -41,7 +42,8 @@ def walk_of(num_programs: int, reach: int, max_splits: int | None) -> Walk:
         most = min(4 * MULTIPROCESSORS // num_programs, MAX_SPLITS, reach // BLOCK_T)
         max_splits = most if num_programs < ENOUGH else 1
     splits = splits_within(max_splits)
-    return Walk(splits, 5 if splits == 1 and num_programs <= 2 * MULTIPROCESSORS else 3)
+    pays = splits > 1 or num_programs <= 2 * MULTIPROCESSORS
+    return Walk(splits, stages=5 if pays and head_bytes <= 512 else 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ def tiling_of(
 ) -> Tiling:
     """The tiling for so many tokens a row; what is split is split as if they were filled up to a power of two.
 
-    Programs that leave multiprocessors without work are split. They take 128 queries then instead of 64, so that keys
-    are read half as often, and a multiprocessor has room for one of them, with two blocks on their way.
+    A program has as many queries as a multiprocessor has room for, with two blocks on their way, so that keys are read
+    the less often. Programs that leave multiprocessors without work are split.
 
     Args:
         num_rows: B.
@@ -73,11 +75,10 @@ def tiling_of(
     """
     group = num_heads // num_kv_heads
     filled = group * _filled(num_tokens)
-    wide = min(128 if head_bytes <= 256 else 64, max(16, _filled(filled)))
+    queries = min(128 if head_bytes <= 256 else 64, max(16, _filled(filled)))
     if max_splits is None:
-        max_splits = min(MULTIPROCESSORS // (-(-filled // wide) * num_kv_heads * num_rows), MAX_SPLITS)
+        max_splits = min(MULTIPROCESSORS // (-(-filled // queries) * num_kv_heads * num_rows), MAX_SPLITS)
     splits = splits_within(max_splits)
-    queries = wide if splits > 1 else min(64, max(16, _filled(group * num_tokens)))
     return Tiling(queries, warps=8 if queries > 64 else 4, splits=splits, stages=5 if queries > 64 else 3)
 
 
