@@ -27,13 +27,13 @@ from outpace.kernels.packed import PackedWeight
 
 _ROWS = 8
 """Pairs of a tile: few tokens share an expert."""
-_OUTPUTS, _DOWN_OUTPUTS = 16, 16
+_OUTPUTS, _DOWN_OUTPUTS = 8, 16
 """Of a tile, a warp's: so many of gate and of up."""
 _PROGRAMS = 1056
 """As many as splits are made for when a token's experts, eight of them, are all there is."""
 _MAX_SPLITS = 4
-_TILES = 4
-"""That a program of the down product goes through."""
+_FEW_TOKENS = 8
+"""Up to here a program of the down product goes through 4 tiles, beyond through 8: enough programs, then few starts."""
 
 
 @triton.jit
@@ -70,11 +70,12 @@ def _gate_up(
 ):
     """silu(gate x) · up x of one expert's pairs, for a tile of outputs and a split of the inputs."""
     wait(PDL)
+    launch_next(PDL)
     tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     expert = tl.load(expert_ptr + group).to(tl.int64)
+    pair_M, live_M, row_M = _rows(pair_ptr, group, M)
     if expert >= 0:
         kind: tl.constexpr = x_ptr.dtype.element_ty
-        pair_M, live_M, row_M = _rows(pair_ptr, group, M)
         x_M = x_ptr + (row_M // C) * num_inputs
         r = tl.arange(0, 2 * BLOCK_N)  # gate's, then up's
         row_R = tl.minimum(tile * BLOCK_N + r % BLOCK_N, width - 1) + r // BLOCK_N * width
@@ -110,7 +111,6 @@ def _gate_up(
                     gate_NM += tl.load(there_NM, mask=live_NM, other=0.0, cache_modifier=".cg")
                     up_NM += tl.load(there_NM + width, mask=live_NM, other=0.0, cache_modifier=".cg")
                 tl.store(out_NM, silu_times(gate_NM, up_NM, kind).to(kind), mask=live_NM)
-    launch_next(PDL)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -138,13 +138,13 @@ def _down(
 ):
     """One expert's pairs to summands of their tokens, times their scores, for a few tiles of outputs one by one.
 
-    Tiles and blocks are one loop: with few inputs a tile is one block, and the next one must be on its way.
+    Tiles and blocks are one loop: with few inputs a tile is one block, and the next one must be on its way. Groups are
+    older than the product before, so the first weights do not wait for it.
     """
-    wait(PDL)
     group = tl.program_id(1)
     expert = tl.load(expert_ptr + group).to(tl.int64)
+    pair_M, live_M, row_M = _rows(pair_ptr, group, M)
     if expert >= 0:
-        pair_M, live_M, row_M = _rows(pair_ptr, group, M)
         score_M = tl.load(score_ptr + row_M)
         out_M = (pair_M % C * num_tokens + pair_M // C) * num_outputs
         x_M = x_ptr + row_M * width
@@ -157,6 +157,7 @@ def _down(
         last = num_outputs - 1
         sum_NM = tl.zeros((BLOCK_N, M), tl.float32)
         block = load_block(words, scales, zeros, tl.minimum(n, last), 0, num_outputs, BITS, HAS_ZEROS)
+        wait(PDL)
         for step in tl.range(0, TILES * num_blocks, num_stages=1):
             at, then = step % num_blocks, tl.minimum(step + 1, TILES * num_blocks - 1)
             row_N = tl.minimum(n + then // num_blocks * BLOCK_N, last)
@@ -168,6 +169,8 @@ def _down(
                 live_NM = (n_now < num_outputs)[:, None] & live_M[None, :]
                 tl.store(out_ptr + out_M[None, :] + n_now[:, None], sum_NM * score_M[None, :], mask=live_NM)
                 sum_NM = tl.zeros((BLOCK_N, M), tl.float32)
+    else:
+        wait(PDL)
     launch_next(PDL)
 
 
@@ -217,8 +220,9 @@ def mixture_packed(
     )  # fmt: skip
     out_CTH = torch.empty((C + num_more, T, H), dtype=torch.float32, device=device)
     zeros = down.scales if down.zeros is None else down.zeros
-    _down[(triton.cdiv(H, _DOWN_OUTPUTS * _TILES), num_groups)](
+    in_a_row = 4 if T <= _FEW_TOKENS else 8
+    _down[(triton.cdiv(H, _DOWN_OUTPUTS * in_a_row), num_groups)](
         hidden_PI, down.words, down.scales, zeros, scores_TC, groups.expert_G, groups.pair_GM, out_CTH,
-        H, width, down.num_blocks, T, TILES=_TILES, BLOCK_N=_DOWN_OUTPUTS, **down.layout(width), **shared,
+        H, width, down.num_blocks, T, TILES=in_a_row, BLOCK_N=_DOWN_OUTPUTS, **down.layout(width), **shared,
     )  # fmt: skip
     return out_CTH
