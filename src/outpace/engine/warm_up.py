@@ -31,7 +31,7 @@ from outpace.types import CatchUpPlan, Needs, PrefillPlan, SamplingKind
 
 SHORT_CHUNK = 16
 """Prompt tokens of the shorter of two prefills."""
-LOOKS_FOR, COMPILES_FOR = 0.6, 0.8
+LOOKS_FOR, COMPILES_FOR = 0.6, 1.0
 """Shares of the time until which it may find out what is to be compiled, and compile it."""
 
 

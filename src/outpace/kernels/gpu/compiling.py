@@ -28,7 +28,7 @@ from outpace.parent import end_with_parent
 
 logger = logging.getLogger(__name__)
 
-MOST_PROCESSES = 12
+MOST_PROCESSES = 24
 COMPILED_S = 0.1
 """A kernel that took longer to load was compiled, not found in the cache: processes are worth starting."""
 _NUMBER = 4
