@@ -74,13 +74,13 @@ class Decoder:
     """
 
     def __init__(self, pair: Pair, *, k: int, auto: bool = False, num_rows: int, max_context: int) -> None:
-        self.k = k
+        self.k, self._device = k, pair.cache.keys_LNHD.device
         page_size = pair.cache.page_size
         config = ResolvedConfig(
             k=k,
             control="auto" if auto else "fixed",
             page_size=page_size,
-            prefill_chunk=default_prefill_chunk(pair.cache.keys_LNHD.device),
+            prefill_chunk=default_prefill_chunk(self._device),
             max_rows=num_rows,
             max_context=max_context,
             num_pages=pair.cache.keys_LNHD.shape[1] // page_size,
@@ -168,6 +168,8 @@ class Decoder:
         self.clear()
         prompt = self._prompt(0, behind + num_tokens)
         self._remember(prompt[:behind])
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # another engine's last cycle may still be running
         began = time.perf_counter()
         self._ids = [self.engine.add(prompt, SamplingParams(max_tokens=2, ignore_eos=True))]
         while self.engine.poll(self._ids[0]) is None:
