@@ -74,7 +74,7 @@ def test_prefill_leaves_out_a_drafter_that_does_not_pay_until_it_does() -> None:
     assert answers(llm.generate(batch[1:2], LONG)) == answers(plain[1:2])
     assert llm.engine.control.describe()["k"] == 0
     assert prefill_of(2) == 0
-    oracle.accuracy = 1.0
+    oracle.load_state_dict(OracleDrafter(whole(plain), 1.0).state_dict())
     for index in (3, 4, 5):
         assert answers(llm.generate(batch[index : index + 1], LONG)) == answers(plain[index : index + 1])
     assert llm.engine.control.describe()["k"] > 0

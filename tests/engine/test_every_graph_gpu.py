@@ -15,6 +15,7 @@ from engine.reference import serve
 from engine.test_logprobs import mixed, same
 from engine.test_lossless import prompts, sampled
 from engine.test_processing import asking
+from engine.ties import part_at_ties
 from engine.tiny import VOCAB
 from models.checkpoints import make_checkpoint
 from outpace import LLM, SamplingParams
@@ -22,7 +23,6 @@ from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
 from outpace.models.source import locate
-from outpace.types import TokenLogprobs
 from server.chain import make_chain, make_chain_drafter
 
 pytestmark = pytest.mark.gpu
@@ -87,28 +87,11 @@ def test_bf16_parts_at_ties_alone(random: Models, k: int, capsys: pytest.Capture
     plain, speculative = llm(random, 0, "bfloat16"), llm(random, k, "bfloat16")
     for num in (1, 8, 40):
         batch, params = prompts(num, seed=num), [SamplingParams(max_tokens=200, logprobs=20)] * num
-        rounding, gaps = 0.0, []
-        for ours, theirs in zip(serve(plain, batch, params), serve(speculative, batch, params), strict=True):
-            place = next(
-                (i for i, (x, y) in enumerate(zip(ours.token_ids, theirs.token_ids, strict=False)) if x != y), None
-            )
-            rounding = max(rounding, largest_difference(ours.logprobs[:place], theirs.logprobs[:place]))
-            if place is not None:
-                chances = dict(ours.logprobs[place].top)
-                gaps.append(chances[ours.token_ids[place]] - chances[theirs.token_ids[place]])
+        gaps, rounding = part_at_ties(serve(plain, batch, params), serve(speculative, batch, params))
         with capsys.disabled():
             print(f"bf16, {num} rows, k {k}: {len(gaps)} part, gaps {gaps[:5]}, rounding elsewhere {rounding:.4f}")
         assert all(gap <= rounding for gap in gaps)
         assert num > 1 or not gaps, "one row has the bits of plain steps"
-
-
-def largest_difference(ours: tuple[TokenLogprobs, ...], theirs: tuple[TokenLogprobs, ...]) -> float:
-    """Of the log-probabilities of tokens that both name."""
-    found = 0.0
-    for mine, other in zip(ours, theirs, strict=True):
-        known = dict(other.top)
-        found = max([found, *(abs(value - known[token]) for token, value in mine.top if token in known)])
-    return found
 
 
 @pytest.mark.parametrize("num", [1, 40])
