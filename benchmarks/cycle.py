@@ -24,6 +24,7 @@ from outpace.engine import calibrate
 from outpace.lab.limits.cycle import Limits, limits_of
 from outpace.lab.limits.rates import measure_rates
 from outpace.lab.profile.idle import trace_idle
+from outpace.lab.profile.record import PHASES
 from outpace.lab.shapes.dense import random_models
 from outpace.lab.timing import bench_line
 from outpace.lab.timing.bench_line import Cell, cells_of
@@ -32,8 +33,6 @@ from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, s
 from outpace.lab.written import significant
 from outpace.models.drafter import Drafter
 from outpace.models.target import Target
-
-PHASES = ("draft", "verify", "accept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,10 @@ def test_the_page() -> None:
 def test_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "trace.json"
     assert main([*SHAPE.split(), "--json", "--k", "2", "--trace", str(trace)]) == 0
-    record = msgspec.json.decode(capsys.readouterr().out, type=ProfileRecord)
+    out, err = capsys.readouterr()
+    stages = [line.partition(" ")[0] for line in err.splitlines()]
+    assert stages == ["drawing", *["warming"] * 3, "round", "writing"], "each stage is a line"
+    record = msgspec.json.decode(out, type=ProfileRecord)
     assert record.model == "tiny (random weights)" and record.k == 2 and record.simulated
     assert record.served.speed.tok_s > 0 and len(record.served.parts) > 8
     assert record.machine["cpu"] and record.settings["control"]

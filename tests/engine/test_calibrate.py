@@ -14,7 +14,7 @@ from engine.test_lossless import answers, prompts
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
 from outpace.engine import calibrate
-from outpace.engine.calibrate import Survey, time_cycles, time_phases
+from outpace.engine.calibrate import Survey, time_cycles, time_marked, time_phases
 from outpace.speculation.cost import CostTable
 from outpace.types import CyclePlan, Outcome
 
@@ -101,13 +101,56 @@ def test_phases_are_those_of_one_cycle_at_a_time() -> None:
         log.append("enqueue")
         number = float(log.count("enqueue"))
         return SimpleNamespace(
-            read=lambda: log.append("read") or Outcome(((1,),)), phases=lambda: {"draft": number, "verify": 1.0}
+            read=lambda: log.append("read") or Outcome(((1,),)),
+            phases=lambda: {"draft": number, "verify": 1.0},
+            seconds=lambda: None,
         )
 
     runner.with_phases, runner.enqueue = with_phases, enqueue  # type: ignore[assignment,attr-defined,method-assign]
     assert time_phases(runner, 2, 4, 30, 2) == [{"draft": 2.0, "verify": 1.0}, {"draft": 3.0, "verify": 1.0}]
     assert log == ["on", *["enqueue", "read"] * 3, "off"]
     assert not runner.state.page_table_RP.any() and not runner.state.length_R.any()
+
+
+def test_marks_are_read_of_a_cycle_behind_another_and_before_one_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay records a graph's marks anew: what is read must be the last one's, and that one must not stand first."""
+    runner = small(num_ahead=1).engine.runner
+    log: list[str] = []
+    waited = [None, 7.0, 9.0]  # the device stood idle before the first of them
+
+    def enqueue(plan: CyclePlan) -> SimpleNamespace:
+        number = log.count("enqueue")
+        log.append("enqueue")
+
+        def read(what: str, found: object) -> object:
+            log.append(f"{what} {number}")
+            return found
+
+        return SimpleNamespace(
+            read=lambda: read("read", Outcome(((1,),))),
+            seconds=lambda: waited[number // 2],
+            phases=lambda: read("phases", {"draft": 2.0, "verify": 4.0 + number}),
+        )
+
+    monkeypatch.setattr(runner, "enqueue", enqueue)
+    monkeypatch.setattr(calibrate, "time_cycles", lambda *cell: [5.0] * cell[-1])
+    found = time_marked(runner, 2, 4, 30, 3)
+    assert log == [
+        entry
+        for last in (1, 3, 5)
+        for entry in ("enqueue", "enqueue", f"read {last - 1}", f"read {last}", f"phases {last}")
+    ]
+    assert found.phases == [{"draft": 2.0, "verify": 4.0 + last} for last in (1, 3, 5)]
+    assert found.gaps == [7.0 - 9.0, 9.0 - 11.0] and found.cycles == [5.0] * 3
+    assert not runner.state.page_table_RP.any() and not runner.state.length_R.any()
+
+
+def test_marked_cycles_take_their_phases_and_a_gap() -> None:
+    for num_ahead in (0, 1):
+        found = time_marked(small(num_ahead=num_ahead).engine.runner, 2, 3, 20, 4)
+        assert len(found.cycles) == len(found.phases) == len(found.gaps) == 4
+        assert all(phases.keys() == {"draft", "verify", "accept"} for phases in found.phases)
+        assert min(found.gaps) >= 0.0 < min(min(phases.values()) for phases in found.phases)
 
 
 def runner_with(num_pages: int, max_context: int = 8192) -> SimpleNamespace:

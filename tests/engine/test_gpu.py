@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from engine.curious import asking_the_host
 from engine.test_lossless import answers, prompts, sampled
 from engine.tiny import engine, tiny_drafter, tiny_target
 from outpace import LLM, SamplingParams
-from outpace.engine.calibrate import time_phases
+from outpace.engine.calibrate import time_marked, time_phases
 from outpace.engine.ticket import Ticket
 from outpace.types import CyclePlan, Plan, PrefillPlan, SamplingKind
 
@@ -100,3 +102,14 @@ def test_phases_of_a_graph_add_up() -> None:
         assert set(phases) == {"draft", "verify", "accept"}
         assert all(0.0 < seconds < 0.1 for seconds in phases.values())
     llm.generate(prompts(2, seed=44), SamplingParams(max_tokens=8))
+
+
+def test_phases_of_marked_graphs_lie_within_their_cycles() -> None:
+    """What the marks within say, and the events around."""
+    target = tiny_target(seed=44)
+    target.model.to("cuda")
+    runner = engine(target, tiny_drafter(target).to("cuda")).engine.runner
+    marked = time_marked(runner, 2, 3, 16, 16)
+    assert len(marked.cycles) == len(marked.phases) == 16
+    assert all(gap >= 0.0 for gap in marked.gaps), "empty where the host was too slow to stay ahead of so small a model"
+    assert median(sum(phases.values()) for phases in marked.phases) < 1.1 * median(marked.cycles)

@@ -262,7 +262,10 @@ def test_sentences_of_a_profile() -> None:
     pays, why, trust = told(real(gpu_profile()))
     assert pays == "Speculation pays for a model on cuda: 514.9 tok/s against 232.5 plain, 2.21× (2.19 … 2.24)."
     assert why == "Verify takes 85% of a cycle of 5.0 ms; a cycle brings 2.60 tokens and breaks even at 1.17."
-    assert trust == "The parts add up: 0.5% of the cycle is unexplained, and watching it cost +0.4% (-0.1% … +0.8%)."
+    adds_up = "The parts add up: 0.5% of the cycle is unexplained"
+    assert trust == f"{adds_up}, and timing its phases cost +0.4% (-0.1% … +0.8%)."
+    on_cpu = replace(gpu_profile().served, timing=None, slowdown=Paired(median=0.01, low=0.0, high=0.02))
+    assert told(real(gpu_profile(), ways=(on_cpu,)))[2] == f"{adds_up}, and watching it cost +1.0% (+0.0% … +2.0%)."
     slow = real(gpu_profile(), speedup=Paired(median=0.9, low=0.85, high=0.95))
     assert told(slow)[0].startswith("Speculation does not pay for a model")
 
@@ -272,7 +275,7 @@ def test_a_profile_claims_no_more_than_its_interval() -> None:
     assert unsure.startswith("Whether speculation pays is too close to tell for a model on cuda")
     assert more.endswith("more rounds (--num-rounds) would settle it.")
     few = Paired(median=2.2, low=None, high=None)
-    way = replace(gpu_profile().served, slowdown=few)
+    way = replace(gpu_profile().served, timing=few)
     pays, _, trust = told(real(gpu_profile(), speedup=few, num_rounds=2, ways=(way,)))
     assert pays == (
         "There are too few rounds to tell whether speculation pays for a model on cuda: 514.9 tok/s against 232.5 "

@@ -7,7 +7,7 @@ import textwrap
 from outpace.lab.intervals.interval import Interval
 from outpace.lab.intervals.verdict import lead, settles, times
 from outpace.lab.profile.record import ProfileRecord, Way
-from outpace.lab.profile.table import cost, heading, rounds_of, rows
+from outpace.lab.profile.table import costs, heading, rounds_of, rows
 from outpace.wording import count_of
 
 WIDTH = 100
@@ -76,10 +76,7 @@ def _below(record: ProfileRecord) -> list[str]:
         pairs = zip(record.acceptance_at, record.judged_at, strict=True)
         accepted = ", ".join(f"{chance:.2f} of {judged}" for chance, judged in pairs)
         found.append(f"acceptance by position, given those before: {accepted}")
-    found += [
-        f"watching cost {cost(way.slowdown)}{' of the eager run' if place else ''}"
-        for place, way in enumerate(record.ways)
-    ]
+    found += costs(record)
     found.append(f"parts are seen by {record.seen_by}; each is its share of the watched phase, of the phase unwatched")
     if record.why_no_limits is None:
         copy, matrix = record.rates["copy_gb_s"], record.rates["matrix_tflops"]

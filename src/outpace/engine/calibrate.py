@@ -189,16 +189,44 @@ def time_cycles(
 
 def time_phases(runner: Runner, num_rows: int, k: int, context: int, count: int) -> list[dict[str, float]]:
     """Seconds of each of `count` cycles by phase, one at a time; else as `time_cycles`."""
-    found = []
     with _occupied(runner, num_rows, k, context, 0) as plan, runner.with_phases():
-        for _ in range(1 + count):
-            runner.put_back(num_rows, context)
-            ticket = runner.enqueue(plan)
-            ticket.read()
-            phases = ticket.phases()
-            assert phases is not None
-            found.append(phases)
-    return found[1:]
+        return [_one_marked(runner, plan, context, 0)[0] for _ in range(1 + count)][1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """Cycles that carry the marks of their phases, in seconds."""
+
+    cycles: list[float]
+    """As `time_cycles` gives them; beside those it says what marks cost."""
+    phases: list[dict[str, float]]
+    gaps: list[float]
+    """What a cycle takes besides its phases, from the end of the one before: copies, and waiting. Those before which
+    the device may have stood idle are left out."""
+
+
+def time_marked(runner: Runner, num_rows: int, k: int, context: int, count: int) -> Marked:
+    """Cycles one after another as in `time_cycles`, and as many whose phases are read: each is enqueued while another
+    one runs, as in serving, and nothing behind it, which would record its marks anew."""
+    with runner.with_phases():
+        cycles = time_cycles(runner, num_rows, k, context, count)
+        with _occupied(runner, num_rows, k, context, 0) as plan:
+            found = [_one_marked(runner, plan, context, runner.num_ahead) for _ in range(count)]
+    gaps = [seconds - sum(phases.values()) for phases, seconds in found if seconds is not None]
+    return Marked(cycles=cycles, phases=[phases for phases, _ in found], gaps=gaps)
+
+
+def _one_marked(
+    runner: Runner, plan: CyclePlan, context: int, num_before: int
+) -> tuple[dict[str, float], float | None]:
+    """Seconds by phase, and from the end of the forward before, of a cycle behind so many others."""
+    runner.put_back(len(plan.rows), context)
+    tickets = [runner.enqueue(plan) for _ in range(1 + num_before)]
+    for ticket in tickets:
+        ticket.read()
+    phases = tickets[-1].phases()
+    assert phases is not None
+    return phases, tickets[-1].seconds()
 
 
 def _phases(runner: Runner, k: int, survey: Survey) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,15 +20,19 @@ from engine.tiny import engine, tiny_drafter, tiny_target
 from lab.ticking import Ticking, ticking
 from lab.traces import Trace
 from outpace import LLM, ConfigError, EngineError, SamplingParams
+from outpace.cli import profile_page
+from outpace.engine import calibrate
 from outpace.engine.frames import Frames
 from outpace.lab.limits.rates import Rates
 from outpace.lab.profile import contenders, run
 from outpace.lab.profile.clock import cycle_times, decode
 from outpace.lab.profile.contenders import Seen
+from outpace.lab.profile.kineto import NUM_TRACED
 from outpace.lab.profile.record import ProfileRecord
 from outpace.lab.profile.run import ENGINE, ProfileSettings
 from outpace.lab.profile.spans import watched
 from outpace.lab.profile.trace import take_apart
+from outpace.lab.profile.ways import way
 from outpace.lab.written import to_json
 from outpace.models.arch import MixtureConfig
 
@@ -114,11 +121,12 @@ def test_parts_are_shares_of_the_watched_run_however_slow_that_was() -> None:
         phases={"verify": 0.020},
         time={("verify", "head"): 0.004, ("verify", "attention"): 0.010},
     )
-    way = run._way("eager", [own], [slow], on_cpu=True)
-    assert way.part_ms("verify", "head") == pytest.approx(2.0)
-    assert way.part_ms("verify", "attention") == pytest.approx(5.0)
-    assert way.in_no_part_ms("verify") == pytest.approx(3.0)
-    assert way.slowdown.median == pytest.approx(1.0), "and what watching cost is said beside them"
+    found = way("eager", [own], [slow], on_cpu=True)
+    assert found.part_ms("verify", "head") == pytest.approx(2.0)
+    assert found.part_ms("verify", "attention") == pytest.approx(5.0)
+    assert found.in_no_part_ms("verify") == pytest.approx(3.0)
+    assert found.slowdown.median == pytest.approx(1.0), "and what watching cost is said beside them"
+    assert found.timing is None
 
 
 def test_without_a_drafter_a_cycle_is_a_plain_step() -> None:
@@ -183,51 +191,167 @@ def test_what_lies_between_two_answers_is_no_gap() -> None:
     assert times.since()[1] == pytest.approx(0.3)
 
 
-@pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> LLM:
-    """Frames run on a CPU as they are; the trace stands in."""
-    llm = small(k=2)
-    runner = llm.engine.runner
-    runner.frames = Frames(llm.engine._pair, runner.state, runner.page_size)
-    llm.device = torch.device("cuda")
+class Gpu:
+    """An engine whose frames run on a CPU as they are, and traces that stand in; all that happens is noted."""
 
-    def rows_of(tracing: object) -> list[Any]:
-        trace = Trace(early=0.5)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.llm = small(k=2)
+        self.log: list[str] = []
+        self.pieces: list[int | None] = []
+        self.runner = runner = self.llm.engine.runner
+        runner.frames = Frames(self.llm.engine._pair, runner.state, runner.page_size)
+        self.llm.device = torch.device("cuda")
+        self.marked = calibrate.Marked(
+            cycles=[0.1, 0.101, 9.0], phases=[{"draft": 0.02, "verify": 0.07, "accept": 0.004}], gaps=[0.002, 0.004]
+        )
+        monkeypatch.setattr(contenders, "tracing", lambda **options: self._tracing())
+        monkeypatch.setattr(contenders, "rows_of", self.rows_of)
+        monkeypatch.setattr(contenders, "decode", self._decode)
+        monkeypatch.setattr(calibrate, "time_cycles", lambda *cell: [0.1, 0.1, 5.0])
+        monkeypatch.setattr(calibrate, "time_marked", lambda *cell: self.marked)
+
+    def rows_of(self, trace: object) -> list[Any]:
+        rows = Trace(early=0.5)
         for _ in range(3):
-            trace.cycle(2, between=7.0 if runner.frames is not None else 11.0)
-            trace.run("a_kernel_of_tomorrow", 3.0)
-        return trace.rows
+            rows.cycle(2)
+            rows.run("a_kernel_of_tomorrow", 3.0)
+        return rows.rows
 
-    monkeypatch.setattr(contenders, "profile", lambda **options: contextlib.nullcontext())
-    monkeypatch.setattr(contenders, "rows_of", rows_of)
-    return llm
+    @contextlib.contextmanager
+    def _tracing(self) -> Iterator[None]:
+        self.log.append("trace")
+        yield
+        self.log.append("traced")
+
+    def _decode(self, *args: Any, most: int | None = None) -> contenders.Window:
+        window = decode(*args, most=most)
+        self.log.append("decode")
+        self.pieces.append(most)
+        assert most is None or window.cycles <= most
+        return window
+
+    def profiled(self, **settings: int) -> ProfileRecord:
+        return profiled(self.llm, **settings)
 
 
-def test_ranks_on_gpus_are_profiled_as_the_graphs_that_they_run(on_gpu: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    return Gpu(monkeypatch)
+
+
+def test_ranks_on_gpus_are_profiled_as_the_graphs_that_they_run(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = SimpleNamespace(group=SimpleNamespace(size=2), describe=dict, check=lambda: None)
-    monkeypatch.setattr(on_gpu, "ranks", ranks)
-    record = profiled(on_gpu, num_rounds=1)
+    monkeypatch.setattr(gpu.llm, "ranks", ranks)
+    record = gpu.profiled(num_rounds=1)
     assert [way.how for way in record.ways] == ["graph"]
     assert record.why_one_way is not None and "ranks replay the same graphs" in record.why_one_way
 
 
-def test_a_gpus_two_ways_are_plumbed(on_gpu: LLM) -> None:
-    runner, rows_of = on_gpu.engine.runner, contenders.rows_of
-    record = profiled(on_gpu)
+def test_a_gpus_two_ways_are_plumbed(gpu: Gpu) -> None:
+    record = gpu.profiled()
     graph, eager = record.ways
     assert (graph.how, eager.how) == ("graph", "eager") and record.why_one_way is None
-    traced = take_apart(rows_of(None), 2)
+    traced = take_apart(gpu.rows_of(None), 2)
     verify, gaps = (sum(t for (phase, _), t in traced.time.items() if phase == name) for name in ("verify", "gaps"))
     share = traced.time["verify", "head"] / verify
-    assert graph.part_ms("verify", "head") == pytest.approx(share * graph.phases_ms["verify"])
+    assert graph.phases_ms == pytest.approx({"draft": 20, "verify": 70, "accept": 4})
+    assert graph.part_ms("verify", "head") == pytest.approx(share * 70)
     assert graph.in_no_part_ms("verify") == pytest.approx(0.0, abs=1e-9), "a trace holds all of a phase"
-    assert graph.gaps_ms == pytest.approx(1e-3 * gaps), "and that between cycles, which events do not"
+    assert graph.gaps_ms == pytest.approx(3.0), "by events"
+    assert eager.gaps_ms == pytest.approx(1e-3 * gaps), "of the trace"
     assert record.launch_ms is not None
-    assert record.launch_ms["verify"] == pytest.approx(eager.phases_ms["verify"] - graph.phases_ms["verify"])
+    assert record.launch_ms["verify"] == pytest.approx(eager.phases_ms["verify"] - 70)
     assert record.unknown == {"a_kernel_of_tomorrow": pytest.approx(0.003)}
     assert any("belong to no known part" in note for note in record.notes)
     assert "cycles of k 2 could not be captured, and ran without a graph: no CUDA device" in record.notes
-    assert runner.frames is not None, "graphs are back"
+    assert gpu.runner.frames is not None, "graphs are back"
+
+
+def test_a_device_that_the_host_cannot_stay_ahead_of_shows_its_gaps_in_the_trace(gpu: Gpu) -> None:
+    gpu.marked = replace(gpu.marked, gaps=[])
+    traced = take_apart(gpu.rows_of(None), 2)
+    gaps = sum(time for (phase, _), time in traced.time.items() if phase == "gaps")
+    assert gpu.profiled().served.gaps_ms == pytest.approx(1e-3 * gaps)
+
+
+def test_what_events_cost_is_a_cycle_with_them_over_one_without(gpu: Gpu) -> None:
+    graph, eager = gpu.profiled(num_rounds=6).ways
+    assert eager.timing is None and graph.timing is not None
+    assert (graph.timing.median, graph.timing.low, graph.timing.high) == pytest.approx((0.01,) * 3)
+    assert not any("timing phases cost" in note for note in gpu.profiled(num_rounds=1).notes), "in too few rounds"
+    gpu.marked = replace(gpu.marked, cycles=[0.1011])
+    assert any("timing phases cost more than 1%" in note for note in gpu.profiled(num_rounds=6).notes)
+
+
+def test_no_round_has_seen_a_profiler_and_little_is_traced(gpu: Gpu) -> None:
+    gpu.profiled(num_rounds=3, max_tokens=60)
+    begun, answers = gpu.log.index("trace"), len(PROMPTS)
+    contenders_a_round = 3
+    assert gpu.log[:begun] == ["decode"] * (1 + 3) * contenders_a_round * answers, "each warms up over all of them"
+    assert gpu.log[begun:] == ["trace", "traced", "decode"] * 2 * answers
+    assert gpu.pieces[:begun] == [None] * begun
+    assert gpu.pieces[begun:] == [NUM_TRACED] * 2 * answers
+    assert not gpu.llm.engine.scheduler.busy, "what was broken off is over"
+
+
+def test_what_a_host_adds_is_no_gap_of_the_device_and_stays_unexplained(gpu: Gpu, clock: Ticking) -> None:
+    """The client's clock and the device's events know nothing of each other."""
+    before = gpu.profiled(num_rounds=1).served
+    step, asleep_s = gpu.llm.engine.step, 0.5
+
+    def slow() -> None:
+        clock.now += asleep_s
+        step()
+
+    gpu.llm.engine.step = slow  # type: ignore[method-assign]
+    after = gpu.profiled(num_rounds=1).served
+    assert after.unexplained_ms - before.unexplained_ms == pytest.approx(1e3 * asleep_s, rel=0.01)
+    assert (after.phases_ms, after.gaps_ms) == (before.phases_ms, before.gaps_ms)
+
+
+def test_what_a_blind_profiler_does_not_show_is_missing_and_said(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may forbid it: everything else was measured by then."""
+    monkeypatch.setattr(contenders, "rows_of", lambda trace: [])
+    record = gpu.profiled()
+    assert [way.parts for way in record.ways] == [(), ()]
+    assert record.served.phases_ms["verify"] == pytest.approx(70) and record.served.gaps_ms == pytest.approx(3.0)
+    (note,) = [note for note in record.notes if note.startswith("parts are missing")]
+    assert "a trace of 0 kernels shows no whole cycle of 2 drafts" in note
+    assert "in no part" not in "\n".join(profile_page.lines(record))
+
+
+def test_what_is_quicker_than_memory_is_said_to_be(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any("quicker than from memory" in note for note in gpu.profiled(num_rounds=1).notes)
+    monkeypatch.setattr(run, "measure_rates", lambda device: Rates(copy_bytes_s=1e4, matrix_flops_s=1e12))
+    (note,) = [note for note in gpu.profiled(num_rounds=1).notes if "quicker than from memory" in note]
+    assert "head of verify" in note and "small operations" not in note
+
+
+def test_what_is_going_on_is_told(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", Ticking(tick=10.0))
+    told: list[str] = []
+    settings = ProfileSettings(max_tokens=16, num_rounds=2)
+    run.profile(gpu.llm, PROMPTS, settings, dict, told.append)
+    names = ["plain decoding", "serving", "without graphs"]
+    assert told == [
+        *[f"warming up {name}" for name in names],
+        *[f"round 1 of 2: {name}" for name in names],
+        *[f"round 2 of 2, about 10 s left: {name}" for name in reversed(names)],
+        "tracing 8 cycles of each answer (serving, watched)",
+        "tracing 8 cycles of each answer (without graphs, watched)",
+        "",
+    ]
+
+
+def test_a_chrome_trace_is_of_so_many_cycles_however_long_the_answer(tmp_path: Path) -> None:
+    llm, sizes = small(), []
+    for max_tokens in (60, 120):
+        path = tmp_path / f"{max_tokens}.json"
+        contenders.write_trace(llm, (PROMPTS[0], SamplingParams(max_tokens=max_tokens, ignore_eos=True)), path)
+        events = json.loads(path.read_text())["traceEvents"]
+        sizes.append(sum(event.get("name") == "aten::linear" for event in events))
+    assert sizes[0] == sizes[1] > 0
+    assert not llm.engine.scheduler.busy
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_tokens", 2), ("num_rounds", 0)])

@@ -41,9 +41,19 @@ class Window:
 
 
 def decode(
-    llm: LLM, prompt_ids: Sequence[int], params: SamplingParams, watching: AbstractContextManager[object]
+    llm: LLM,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    watching: AbstractContextManager[object],
+    most: int | None = None,
 ) -> Window:
     """Answers a prompt and times it from the settling on, inside of `watching`.
+
+    Args:
+        llm: which answers.
+        prompt_ids, params: the request.
+        watching: entered when the first piece has come, and left before the answer is broken off.
+        most: pieces that are timed, each of a cycle; then the answer is broken off. None times all of it.
 
     Raises:
         EngineError: the answer ended before anything could be timed.
@@ -53,7 +63,7 @@ def decode(
     with watching:
         before += islice(stream, NUM_SETTLING)
         began, began_cpu = time.perf_counter(), time.process_time()
-        timed = list(stream)
+        timed = list(islice(stream, most))
         seconds, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
     if not timed:
         raise EngineError(f"the answer ended after {len(before)} pieces, before anything was timed; use another prompt")

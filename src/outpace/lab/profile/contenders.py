@@ -1,29 +1,30 @@
-"""What runs side by side in a profile, each measured once a round: serving, the same while it is watched, plain
-decoding, and on a GPU the same without graphs."""
+"""What a profile measures. Side by side, once a round: serving, plain decoding, on a CPU serving while layers note
+their calls, and on a GPU serving without graphs. There a profiler traces some cycles when all rounds are over, so that
+what it costs is in none of them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
-
-from torch.profiler import ProfilerActivity, profile
+from statistics import fmean, median
+from typing import Any
 
 from outpace import LLM, SamplingParams
 from outpace.engine import calibrate
+from outpace.errors import EngineError
 from outpace.lab.profile.clock import CycleTimes, Window, cycle_times, decode
-from outpace.lab.profile.idle import rows_of
+from outpace.lab.profile.kineto import NUM_TRACED, rows_of, tracing
 from outpace.lab.profile.parts import COPIES, GAPS
 from outpace.lab.profile.record import PHASES
 from outpace.lab.profile.spans import SEPARATOR, watched
 from outpace.lab.profile.trace import BETWEEN, Key, take_apart
 from outpace.lab.profile.wall import Ran, to_the_innermost
 
-NUM_ALONE = 16
-"""Cycles whose phases are timed by events, one at a time, beside each measurement of graphs."""
+NUM_MARKED = 16
+"""Cycles whose phases are timed by events, and as many without any, beside each measurement of graphs."""
 
 Ask = tuple[Sequence[int], SamplingParams]
 
@@ -35,10 +36,15 @@ class Seen:
     windows: tuple[Window, ...]
     phases: dict[str, float] = field(default_factory=dict)
     gaps: float | None = None
+    """Between cycles; None where they were not seen."""
+    marked: float | None = None
+    """A cycle in a graph that carries the events which time phases, ÷ one in a graph that serves: neither is of the
+    windows, which carry none. None where phases are timed without such."""
     time: dict[Key, float] = field(default_factory=dict)
     """By phase and part."""
     count: dict[Key, float] = field(default_factory=dict)
     unknown: dict[str, float] = field(default_factory=dict)
+    why_no_parts: str | None = None
 
     @property
     def cycle_s(self) -> float:
@@ -84,14 +90,19 @@ def as_they_come(llm: LLM) -> Contender:
 
 
 def graphs(llm: LLM) -> Contender:
-    """Cycles that serve, as graphs, and beside them the phases of such that carry events and run one at a time."""
+    """Cycles that serve, as graphs, and beside them such that carry events, for their phases and what lies between."""
 
     def measure(asks: Sequence[Ask]) -> Seen:
         windows = tuple(decode(llm, *ask, nullcontext()) for ask in asks)
         _drain(llm)
-        context = round(fmean(each.context for each in windows))
-        times = calibrate.time_phases(llm.engine.runner, 1, llm.config.k, context, NUM_ALONE)
-        return Seen(windows=windows, phases={name: fmean(each[name] for each in times) for name in times[0]})
+        cell = (llm.engine.runner, 1, llm.config.k, round(fmean(each.context for each in windows)), NUM_MARKED)
+        bare, marked = calibrate.time_cycles(*cell), calibrate.time_marked(*cell)
+        return Seen(
+            windows=windows,
+            phases=means(marked.phases),
+            gaps=fmean(marked.gaps) if marked.gaps else None,
+            marked=median(marked.cycles) / median(bare),
+        )
 
     return measure
 
@@ -147,39 +158,39 @@ def spanned(llm: LLM) -> Contender:
 
 
 def traced(llm: LLM, *, eager: bool) -> Contender:
-    """On a GPU: cycles while a profiler traces the device."""
+    """On a GPU: some cycles of each answer while a profiler traces the device."""
 
     def measure(asks: Sequence[Ask]) -> Seen:
         rows, windows = [], []
         for ask in asks:
-            tracing = profile(activities=[ProfilerActivity.CUDA], acc_events=True)
+            trace = tracing()
             with eagerly(llm) if eager else nullcontext():
-                windows.append(decode(llm, *ask, tracing))
-            rows.append(rows_of(tracing))
-        found = [take_apart(each, llm.config.k) for each in rows]
-        keys = dict.fromkeys(key for each in found for key in each.time)
-        time = {key: 1e-6 * fmean(each.time.get(key, 0.0) for each in found) for key in keys}
-        names = dict.fromkeys(name for each in found for name in each.unknown)
+                windows.append(decode(llm, *ask, trace, most=NUM_TRACED))
+            _drain(llm)
+            rows.append(rows_of(trace))
+        try:
+            found = [take_apart(each, llm.config.k) for each in rows]
+        except EngineError as error:  # what was measured before stands without it
+            return Seen(windows=tuple(windows), why_no_parts=str(error))
+        time = means([each.time for each in found], 1e-6)
         return Seen(
             windows=tuple(windows),
             phases={phase: sum(s for (each, _), s in time.items() if each == phase) for phase in PHASES},
             gaps=time.get((BETWEEN, GAPS), 0.0) + time.get((BETWEEN, COPIES), 0.0),
             time=time,
-            count={key: fmean(each.count.get(key, 0.0) for each in found) for key in keys},
-            unknown={name: 1e-6 * fmean(each.unknown.get(name, 0.0) for each in found) for name in names},
+            count=means([each.count for each in found]),
+            unknown=means([each.unknown for each in found], 1e-6),
         )
 
     return measure
 
 
 def write_trace(llm: LLM, ask: Ask, path: Path) -> None:
-    """A Chrome trace of one answer's decoding, host and device; slower than anything that is measured."""
-    activities = [ProfilerActivity.CPU]
-    if llm.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    tracing = profile(activities=activities, acc_events=True)
-    decode(llm, *ask, tracing)
-    tracing.export_chrome_trace(str(path))
+    """A Chrome trace of some cycles of one answer, host and device; slower than anything that is measured."""
+    trace = tracing(host=True, device=llm.device.type == "cuda")
+    decode(llm, *ask, trace, most=NUM_TRACED)
+    _drain(llm)
+    trace.export_chrome_trace(str(path))
 
 
 @contextmanager
@@ -195,6 +206,12 @@ def _drain(llm: LLM) -> None:
     """Reads what is still in flight of an answer that ended."""
     for _ in range(1 + llm.engine.runner.num_ahead):
         llm.engine.step()
+
+
+def means(each: Sequence[Mapping[Any, float]], factor: float = 1.0) -> dict[Any, float]:
+    """By name, times a factor; what one of them lacks is 0 there."""
+    names = dict.fromkeys(name for one in each for name in one)
+    return {name: factor * fmean(one.get(name, 0.0) for one in each) for name in names}
 
 
 def _mean(windows: Sequence[Window], values: Sequence[float]) -> float:

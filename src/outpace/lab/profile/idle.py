@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from torch.profiler import ProfilerActivity, profile
-
 from outpace.errors import EngineError
+from outpace.lab.profile.kineto import rows_of, tracing
 from outpace.lab.profile.parts import FIRST_OF_FORWARD, LAST_OF_CYCLE
 from outpace.lab.profile.wall import Ran
 
@@ -39,19 +38,10 @@ def trace_idle(run: Callable[[], object]) -> Idle:
     Raises:
         EngineError: the trace shows no cycle: the profiler cannot see the device, or nothing was decoded.
     """
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
+    with tracing() as trace:
         run()
     kernels = [row for row in rows_of(trace) if not row.name.startswith(("Memcpy", "Memset"))]
     return idle_of(kernels)
-
-
-def rows_of(trace: profile) -> list[Ran]:
-    """What the device did in a trace that is over: kernels, copies, fills; in microseconds."""
-    return [
-        Ran(event.name, event.time_range.start, event.time_range.end)
-        for event in trace.events() or ()
-        if event.device_type.name == "CUDA"
-    ]
 
 
 def idle_of(kernels: Iterable[Ran]) -> Idle:

@@ -16,6 +16,9 @@ from outpace.lab.intervals.interval import Interval
 SCHEMA = 2
 PHASES = ("draft", "verify", "accept")
 
+ENOUGH = 0.03
+"""Of a cycle: when less is unexplained, the phases add up."""
+
 How = Literal["graph", "eager"]
 
 
@@ -84,7 +87,15 @@ class Way:
     """Of the cycle."""
     parts: tuple[Part, ...]
     slowdown: Paired
-    """What watching cost the watched run: 0.01 is 1%."""
+    """What watching cost the watched run: 0.01 is 1%. Without an interval where it ran once, behind all rounds."""
+    timing: Paired | None = None
+    """What the events that time phases cost a cycle that carries them; those whose speed is given do not. None where
+    phases are timed without such: in cycles that are no graphs."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Little is unexplained."""
+        return abs(self.unexplained_share) <= ENOUGH
 
     def part_ms(self, phase: str, name: str) -> float | None:
         """None where the profiled run showed none."""
@@ -162,6 +173,7 @@ def way_of(
     gaps_ms: float,
     parts: tuple[Part, ...],
     slowdown: Paired,
+    timing: Paired | None = None,
 ) -> Way:
     """Reconciles: what phases and gaps leave of the client's cycle is unexplained, below 0 where they are longer."""
     unexplained = speed.cycle_ms - sum(phases_ms.values()) - gaps_ms
@@ -176,4 +188,5 @@ def way_of(
         unexplained_share=unexplained / speed.cycle_ms,
         parts=parts,
         slowdown=slowdown,
+        timing=timing,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,15 +16,21 @@ from outpace.errors import ConfigError
 from outpace.lab.limits.cycle import cycle_parts
 from outpace.lab.limits.rates import Rates, measure_rates
 from outpace.lab.profile import contenders
-from outpace.lab.profile.contenders import Ask, Contender, Seen
-from outpace.lab.profile.parts import OTHER, PARTS
-from outpace.lab.profile.record import PHASES, SCHEMA, How, Paired, Part, ProfileRecord, Speed, Way, launch_ms, way_of
-from outpace.lab.profile.trace import BETWEEN
-from outpace.lab.timing.rounds import interleave, paired_ratio
+from outpace.lab.profile.contenders import Ask, Contender, Seen, means
+from outpace.lab.profile.kineto import NUM_TRACED
+from outpace.lab.profile.parts import OTHER
+from outpace.lab.profile.record import ENOUGH, SCHEMA, Paired, ProfileRecord, Way, launch_ms
+from outpace.lab.profile.ways import paired, speed, way
+from outpace.lab.timing.rounds import interleave
+from outpace.lab.written import about
+from outpace.wording import count_of
 
 ENGINE: dict[str, Any] = {"max_rows": 1, "prefix_reuse": False, "control": "fixed", "eager": False}
 """One request at a time, computed in full each time, k drafts in every cycle, as graphs where there are any."""
-PLAIN, SERVED, SERVED_SEEN, EAGER, EAGER_SEEN = "plain", "serving", "serving, watched", "eager", "eager, watched"
+PLAIN, SERVED, SERVED_SEEN = "plain decoding", "serving", "serving, watched"
+EAGER, EAGER_SEEN = "without graphs", "without graphs, watched"
+QUICK = 0.95
+"""Of its limit: what takes less did not read all of its bytes from memory."""
 SEEN_BY_SPANS = "calls of layers, noted on the host; an instant is the innermost call's, and cost is CPU time"
 SEEN_BY_TRACE = "a trace of the device; an instant is that kernel's which has been running longest"
 
@@ -70,7 +77,7 @@ def profile(
         progress: told what is being done.
 
     Raises:
-        EngineError: an answer was too short, or a profiler cannot see the device.
+        EngineError: an answer was too short.
     """
     facts = machine()
     seen, rates = _measured(llm, [(prompt, params_of(settings)) for prompt in prompts], settings.num_rounds, progress)
@@ -93,7 +100,7 @@ def profile(
         ways=tuple(ways),
         why_one_way=None if EAGER in seen else _why_one_way(llm),
         launch_ms=launch_ms(ways),
-        plain=_speed(seen[PLAIN]) if PLAIN in seen else None,
+        plain=speed(seen[PLAIN]) if PLAIN in seen else None,
         speedup=_speedup(seen),
         break_even=_break_even(seen),
         acceptance_at=tuple(stood / tried if tried else 0.0 for stood, tried in stood_of_tried),
@@ -102,8 +109,8 @@ def profile(
         why_no_limits=why_no_limits,
         rates=rates.as_dict(),
         seen_by=SEEN_BY_SPANS if llm.device.type == "cpu" else SEEN_BY_TRACE,
-        unknown=_means([{name: 1e3 * s for name, s in each.unknown.items()} for each in seen[SERVED_SEEN]]),
-        notes=tuple(_notes(llm, ways[0])),
+        unknown=means([each.unknown for each in seen[SERVED_SEEN]], 1e3),
+        notes=(*_unseen(seen), *_notes(llm, ways[0], limits)),
         settings=llm.describe(),
         machine=facts,
     )
@@ -113,32 +120,46 @@ def _measured(
     llm: LLM, asks: Sequence[Ask], num_rounds: int, progress: Callable[[str], None]
 ) -> tuple[dict[str, list[Seen]], Rates]:
     """What was seen of each contender, round by round, and the device's best rates meanwhile."""
-    rates = [measure_rates(llm.device)]
-    named = _contenders(llm)
+    rates, named = [measure_rates(llm.device)], _contenders(llm)
     for name, measure in named.items():
-        progress(f"warming up: {name}")
-        measure(asks[:1])
+        progress(f"warming up {name}")
+        measure(asks[:1] if llm.device.type == "cpu" else asks)  # every length: without graphs some compile kernels
+    began, where = time.monotonic(), f"round 1 of {num_rounds}"
+
+    def measured(name: str) -> Seen:
+        progress(f"{where}: {name}")
+        return named[name](asks)
 
     def end_round(done: int) -> None:
-        progress(f"round {done} of {num_rounds}")
+        nonlocal where
         rates.append(measure_rates(llm.device))
+        left_s = (num_rounds - done) * (time.monotonic() - began) / done
+        where = f"round {done + 1} of {num_rounds}, {about(left_s)} left"
 
-    rounds = interleave(list(named), num_rounds, lambda name: named[name](asks), end_round)
+    rounds = interleave(list(named), num_rounds, measured, end_round)
+    seen = dict(zip(named, rounds, strict=True))
+    for name, trace in _traces(llm).items():
+        progress(f"tracing {count_of(NUM_TRACED, 'cycle')} of each answer ({name})")
+        seen[name] = [trace(asks)]
     progress("")
-    return dict(zip(named, rounds, strict=True)), _best(rates)
+    return seen, _best(rates)
 
 
 def _contenders(llm: LLM) -> dict[str, Contender]:
+    """What is measured in every round."""
     found: dict[str, Contender] = {} if llm.config.k == 0 else {PLAIN: contenders.plain(llm)}
     if llm.device.type == "cpu":
         return found | {SERVED: contenders.as_they_come(llm), SERVED_SEEN: contenders.spanned(llm)}
-    found |= {SERVED: contenders.graphs(llm), SERVED_SEEN: contenders.traced(llm, eager=False)}
-    if llm.ranks is not None:
-        return found
-    return found | {
-        EAGER: contenders.as_they_come(llm),
-        EAGER_SEEN: contenders.traced(llm, eager=True),
-    }
+    found |= {SERVED: contenders.graphs(llm)}
+    return found if llm.ranks is not None else found | {EAGER: contenders.as_they_come(llm)}
+
+
+def _traces(llm: LLM) -> dict[str, Contender]:
+    """What comes once, when all rounds are over: a profiler that was there may cost what runs after it something."""
+    if llm.device.type == "cpu":
+        return {}
+    found = {SERVED_SEEN: contenders.traced(llm, eager=False)}
+    return found if llm.ranks is not None else found | {EAGER_SEEN: contenders.traced(llm, eager=True)}
 
 
 def _why_one_way(llm: LLM) -> str:
@@ -149,85 +170,22 @@ def _why_one_way(llm: LLM) -> str:
 
 def _ways(seen: Mapping[str, Sequence[Seen]], *, on_cpu: bool) -> list[Way]:
     """As it serves, and where graphs can be left out, without them."""
-    served = _way("eager" if on_cpu else "graph", seen[SERVED], seen[SERVED_SEEN], on_cpu=on_cpu)
-    return [served, *([_way("eager", seen[EAGER], seen[EAGER_SEEN], on_cpu=False)] if EAGER in seen else [])]
-
-
-def _way(how: How, seen: Sequence[Seen], watched: Sequence[Seen], *, on_cpu: bool) -> Way:
-    """One way, and what watching cost it: on a CPU in time of the process, which other processes do not lengthen.
-
-    A part is its share of the watched run's phase, of the time that the phase takes unwatched.
-    """
-
-    def cost(run: Sequence[Seen]) -> list[float]:
-        return [each.cpu_s if on_cpu else each.cycle_s for each in run]
-
-    phases = _means([each.phases for each in seen])
-    gaps = [each.gaps for each in (seen if seen[0].gaps is not None else watched)]
-    time, count = _means([each.time for each in watched]), _means([each.count for each in watched])
-    taken = _means([each.phases for each in watched])
-    factor = {name: phases[name] / taken[name] if taken.get(name) else 1.0 for name in phases}
-    parts = tuple(
-        Part(
-            phase=phase,
-            name=name,
-            ms=1e3 * factor.get(phase, 1.0) * time[phase, name],
-            count=count.get((phase, name), 0.0),
-        )
-        for phase in (*PHASES, BETWEEN)
-        for name in PARTS
-        if (phase, name) in time
-    )
-    return way_of(
-        how,
-        _speed(seen),
-        {name: 1e3 * seconds for name, seconds in phases.items()},
-        1e3 * fmean(gap for gap in gaps if gap is not None),
-        parts,
-        _paired(cost(watched), cost(seen), less=1.0),
-    )
+    served = way("eager" if on_cpu else "graph", seen[SERVED], seen[SERVED_SEEN], on_cpu=on_cpu)
+    return [served, *([way("eager", seen[EAGER], seen[EAGER_SEEN], on_cpu=False)] if EAGER in seen else [])]
 
 
 def _speedup(seen: Mapping[str, Sequence[Seen]]) -> Paired | None:
     """Over plain decoding, within rounds."""
     if PLAIN not in seen:
         return None
-    return _paired([each.tok_s for each in seen[SERVED]], [each.tok_s for each in seen[PLAIN]])
+    return paired([each.tok_s for each in seen[SERVED]], [each.tok_s for each in seen[PLAIN]])
 
 
 def _break_even(seen: Mapping[str, Sequence[Seen]]) -> float | None:
     """A cycle in plain steps, within rounds: a machine that is busy for one round is so for both."""
     if PLAIN not in seen:
         return None
-    return paired_ratio([each.cycle_s for each in seen[SERVED]], [each.cycle_s for each in seen[PLAIN]]).value
-
-
-def _paired(above: Sequence[float], below: Sequence[float], less: float = 0.0) -> Paired:
-    ratio = paired_ratio(above, below)
-    low, high = ratio.bounds or (None, None)
-    return Paired(
-        median=ratio.value - less,
-        low=None if low is None else low - less,
-        high=None if high is None else high - less,
-    )
-
-
-def _speed(seen: Sequence[Seen]) -> Speed:
-    windows = [window for each in seen for window in each.windows]
-    tokens, seconds = sum(each.tokens for each in windows), sum(each.seconds for each in windows)
-    return Speed(
-        tok_s=tokens / seconds,
-        low=min(each.tok_s for each in seen),
-        high=max(each.tok_s for each in seen),
-        tokens=tokens,
-        cycles=sum(each.cycles for each in windows),
-        seconds=seconds,
-    )
-
-
-def _means(each: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
-    names = dict.fromkeys(name for one in each for name in one)
-    return {name: fmean(one.get(name, 0.0) for one in each) for name in names}
+    return paired([each.cycle_s for each in seen[SERVED]], [each.cycle_s for each in seen[PLAIN]]).median
 
 
 def _acceptance(seen: Seen) -> list[tuple[int, int]]:
@@ -260,7 +218,13 @@ def _limits(llm: LLM, rates: Rates, context: int) -> tuple[dict[str, dict[str, f
     }, None
 
 
-def _notes(llm: LLM, served: Way) -> list[str]:
+def _unseen(seen: Mapping[str, Sequence[Seen]]) -> list[str]:
+    """Each reason once."""
+    reasons = dict.fromkeys(each.why_no_parts for rounds in seen.values() for each in rounds)
+    return [f"parts are missing: {why}" for why in reasons if why is not None]
+
+
+def _notes(llm: LLM, served: Way, limits: Mapping[str, Mapping[str, float]]) -> list[str]:
     notes = [] if llm.ranks is None else ["parts are those of rank 0; all-reduce is gathering, and waiting for others"]
     if llm.config.simulate_acceptance:
         notes.append("the weights are random: acceptance is simulated, and only times mean anything")
@@ -268,10 +232,22 @@ def _notes(llm: LLM, served: Way) -> list[str]:
         notes.append(f"cycles of k {frame['k']} could not be captured, and ran without a graph: {frame['why']}")
     if llm.target.config.mixture is not None:
         notes.append("the experts' limit supposes that tokens choose experts evenly")
-    if served.slowdown.low is not None and served.slowdown.low > 0.01:
+    if _beyond(served.slowdown):
         notes.append("watching cost more than 1%: parts are those of slower cycles than the phases beside them")
-    if abs(served.unexplained_share) > 0.03:
-        notes.append(f"more than 3% of the cycle is unexplained ({served.unexplained_share:+.1%})")
+    if served.timing is not None and _beyond(served.timing):
+        notes.append("timing phases cost more than 1%: they are those of slower cycles than the cycle above them")
+    if not served.adds_up:
+        notes.append(f"more than {ENOUGH:.0%} of the cycle is unexplained ({served.unexplained_share:+.1%})")
     if any(part.name == OTHER for part in served.parts):
         notes.append("some kernels have names that belong to no known part; they are listed under other")
+    least = {(phase, name): ms for phase, parts in limits.items() for name, ms in parts.items()}
+    quick = [part for part in served.parts if part.ms < QUICK * least.get((part.phase, part.name), 0.0)]
+    if quick:
+        named = ", ".join(f"{part.name} of {part.phase}" for part in quick)
+        notes.append(f"quicker than from memory, whose rate limits are of, as if a cache held some of it: {named}")
     return notes
+
+
+def _beyond(cost: Paired) -> bool:
+    """Surely above 1%."""
+    return cost.low is not None and cost.low > 0.01

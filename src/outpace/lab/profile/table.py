@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from outpace.lab.intervals.sign_test import MIN_ROUNDS
 from outpace.lab.intervals.verdict import Over
 from outpace.lab.profile.parts import PARTS
-from outpace.lab.profile.record import PHASES, Paired, ProfileRecord
+from outpace.lab.profile.record import PHASES, Paired, ProfileRecord, Way
 
 FAR = 99
 """How many times its limit a part takes at most for the number to mean anything: beyond, bytes do not bound it."""
@@ -28,6 +28,26 @@ def cost(slowdown: Paired) -> str:
     if slowdown.low is None or slowdown.high is None:
         return f"{slowdown.median:+.1%} in too few rounds for an interval"
     return f"{slowdown.median:+.1%} ({slowdown.low:+.1%} … {slowdown.high:+.1%})"
+
+
+def own_cost(way: Way) -> str:
+    """What measuring a way cost it."""
+    if way.timing is None:
+        return f"watching it cost {cost(way.slowdown)}"
+    return f"timing its phases cost {cost(way.timing)}"
+
+
+def costs(record: ProfileRecord) -> list[str]:
+    """What measuring cost, and whom."""
+    served = record.served
+    if served.timing is None:
+        return [f"watching cost {cost(served.slowdown)}"]
+    return [
+        f"events that time phases cost a cycle {cost(served.timing)}; the cycle above carries none",
+        "tracing cost "
+        + " and ".join(f"{way.slowdown.median:+.1%} {HOW[way.how]}" for way in record.ways)
+        + ", in cycles behind all rounds",
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

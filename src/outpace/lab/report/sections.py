@@ -69,7 +69,7 @@ def _profile(record: ProfileRecord) -> list[Markup]:
             f"{way.speed.tok_s:.1f} tok/s = accept length {way.accept_length:.3f} ÷ cycle {way.cycle_ms:.3f} ms.",
         ),
         svg.stacked("One cycle by phase, in milliseconds", _stacks(record), "ms"),
-        _legend(("draft", "verify", "accept", "gaps", "unexplained")),
+        _legend((*PHASES, "gaps", "unexplained")),
         table(
             heading(record), [(tag("span", row.name, class_=f"depth{row.depth}"), *row.cells) for row in rows(record)]
         ),

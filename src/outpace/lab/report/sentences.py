@@ -16,12 +16,10 @@ from outpace.lab.intervals.bootstrap import MIN_VALUES, Rate, Spread
 from outpace.lab.intervals.verdict import by_given_figures, lead, settles, times
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, Paired, ProfileRecord, Speed
-from outpace.lab.profile.table import cost, rounds_of
+from outpace.lab.profile.table import own_cost, rounds_of
 from outpace.lab.report.files import Breakeven, Doctor, Source
 from outpace.wording import count_of
 
-ENOUGH = 0.03
-"""Of a cycle: what may be unexplained of a profile that adds up."""
 CANNOT = "Whether speculation pays cannot be said: no file holds plain decoding measured beside it."
 
 
@@ -106,9 +104,9 @@ def _next(source: Source) -> str | None:
             return what
         case ProfileRecord() as record:
             way = record.served
-            adds_up = "add up" if abs(way.unexplained_share) <= ENOUGH else "do not add up yet"
+            adds_up = "add up" if way.adds_up else "do not add up yet"
             unexplained = f"{abs(way.unexplained_share):.1%} of the cycle is unexplained"
-            trust = f"The parts {adds_up}: {unexplained}, and watching it cost {cost(way.slowdown)}."
+            trust = f"The parts {adds_up}: {unexplained}, and {own_cost(way)}."
             more = settles(record.speedup.interval, rounds_of(record)) if record.speedup else None
             return trust if more is None or record.simulated else f"{trust} {more}"
         case Breakeven(ratio=float() as ratio, break_even_accept_length=float() as even_at) if ratio <= 1.0:
