@@ -24,7 +24,7 @@ import torch
 
 from outpace.distributed import rendezvous
 from outpace.distributed.pipe import Pipe, PipeClosed
-from outpace.distributed.workers import Worker
+from outpace.distributed.workers import Worker, end
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.failures import Failures, is_fatal
 from outpace.engine.ranks.likeness import unlike_versions, versions
@@ -322,6 +322,5 @@ def _end(pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker]) -> None:
         with suppress(PipeClosed):  # who has failed hears nothing
             pipe.send(orders.End())
         pipe.close()
-    for worker in workers:
-        worker.end()
+    end(workers)
     rendezvous.leave()
