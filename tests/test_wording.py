@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from outpace.wording import LONGEST_MISTYPED, count_of, nearest, suggestion
+from outpace.wording import LONGEST_MISTYPED, break_even, count_of, nearest, suggestion
 
 PACKAGE = Path(__file__).parent.parent / "src" / "outpace"
 COUNTED = re.compile(
@@ -16,6 +16,15 @@ COUNTED = re.compile(
 def test_one_is_no_plural() -> None:
     told = [count_of(number, "KV page") for number in (0, 1, 2, 1113)]
     assert told == ["0 KV pages", "1 KV page", "2 KV pages", "1,113 KV pages"]
+
+
+def test_a_break_even_up_to_1_is_none() -> None:
+    assert [break_even(at) for at in (2.417, 1.001, 1.0, 0.83)] == [
+        "2.42",
+        "1.00",
+        "1.00, so every cycle pays",
+        "0.83, so every cycle pays",
+    ]
 
 
 def test_what_was_probably_meant() -> None:

@@ -14,6 +14,16 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def break_even(accept_length: float) -> str:
+    """A break-even accept length. Every cycle emits a token at least, so up to 1 there is none to reach."""
+    return f"{accept_length:.2f}{', so every cycle pays' if every_cycle_pays(accept_length) else ''}"
+
+
+def every_cycle_pays(break_even_at: float) -> bool:
+    """Whether speculation is no slower than plain decoding whatever is accepted: a cycle takes no more than a step."""
+    return break_even_at <= 1.0
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Of what is known, what `word` was probably meant to be; None if nothing is near."""
     if len(word) > LONGEST_MISTYPED:

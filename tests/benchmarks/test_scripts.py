@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from outpace import RequestStats
 from outpace.engine import calibrate
 from outpace.engine.runner import Runner
 from outpace.lab.limits import rates
@@ -161,9 +162,22 @@ def test_end_to_end_with_random_weights(run: Run) -> None:
     line = run("end_to_end", *TINY, "--batch", "1,2", "--context", "32", "--max-tokens", "24", "--acceptance", "1")
     assert [batch["batch"] for batch in line["batches"]] == [1, 2]
     for batch in line["batches"]:
-        assert batch["accept_length"] == 4.0
+        assert batch["accept_length"] == batch["tokens_a_cycle"] == 4.0
         assert batch["efficiency"] == pytest.approx(batch["speedup"]["median"] / 4.0, rel=CLOSE)
         assert batch["speedup"]["low"] <= batch["speedup"]["median"] <= batch["speedup"]["high"]
+
+
+def test_end_to_end_holds_the_speedup_against_all_cycles() -> None:
+    """Control took six plain steps among them: an accept length of 2.5 was had in four of ten cycles."""
+    script = runpy.run_path(str(SCRIPTS / "end_to_end.py"))
+    stats = RequestStats(cycles=10, emitted=16, drafted_at=(4, 4), accepted_at=(4, 2), reused=0)
+    answered = {name: script["Answered"](seconds, 32, stats) for name, seconds in (("plain", 3.2), ("speculative", 2))}
+    script["_real_batch"].__globals__["_answer"] = lambda group, params, llm: answered[llm]
+    args = script["parse"](["--rounds", "1"])
+    row = script["_real_batch"](args, {name: name for name in answered}, [[1], [2]], 2)
+    assert (row["accept_length"], row["tokens_a_cycle"]) == (2.5, 1.6)
+    assert row["speedup"]["median"] == pytest.approx(1.6, rel=CLOSE)
+    assert row["efficiency"] == pytest.approx(1.0, rel=CLOSE), "a cycle costs a plain step"
 
 
 @pytest.mark.real_model
@@ -174,7 +188,8 @@ def test_end_to_end_with_the_real_model(run: Run) -> None:
     )
     (batch,) = line["batches"]
     assert line["prompts"] == 3
-    assert 1.0 <= batch["accept_length"] <= 5.0
+    assert 1.0 <= batch["tokens_a_cycle"] <= batch["accept_length"] <= 5.0
+    assert batch["efficiency"] == pytest.approx(batch["speedup"]["median"] / batch["tokens_a_cycle"], rel=CLOSE)
     assert batch["speedup"]["median"] == pytest.approx(
         batch["tok_s"]["speculative"] / batch["tok_s"]["plain"], rel=0.01
     )

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ from outpace.lab.bench.own_server import checkout, full_commit
 from outpace.lab.bench.subject import subject_of
 from outpace.lab.paired.verdict import judge
 from server.models import make_drafter, make_model
-from server.running import Server, serving
+from server.running import Server, is_alive, serving, until
 
 FAST: dict[str, Any] = {"ttft_s": 0.03, "cycle_s": 0.01}
 
@@ -211,6 +211,33 @@ def test_a_server_of_ours_hears_no_ctrl_c_and_ends_with_whoever_started_it(numbe
         assert process.wait(60) == 128 + number
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+STARTS_OURS = """
+import sys, time
+from outpace.lab.bench.own_server import own_server
+
+with own_server(sys.argv[1], ["--drafter", "none", "--num-pages", "100"]) as url:
+    print(url, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_server_of_ours_does_not_outlive_a_measurement_that_is_killed(tmp_path: Path) -> None:
+    """As for want of memory: nobody is left to end it, and it would keep a GPU."""
+    words = [sys.executable, "-c", STARTS_OURS, str(make_model(tmp_path / "model"))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        started = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+    (pid,) = map(int, started)
+    try:
+        until(lambda: not is_alive(pid))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def test_our_own_server(server: Server, workload: str, capsys: pytest.CaptureFixture[str]) -> None:

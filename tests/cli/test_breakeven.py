@@ -47,6 +47,21 @@ def test_the_case_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     assert next(speed for speed in found["speeds"] if speed["tok_s"] == 150.0)["accept_length"] == 4.395
 
 
+@pytest.mark.parametrize(("verify_ms", "pays"), [("10", True), ("12", True), ("12.1", False)])
+def test_where_a_cycle_takes_no_more_than_a_plain_step_every_one_pays(
+    verify_ms: str, pays: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below 1 there is no break-even to reach: no cycle brings less than a token."""
+    words = f"breakeven --decode-ms 12 --verify-ms {verify_ms} --accept-length 1.5".split()
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert ("brings one token at least, so every cycle pays; it brings 1.50" in shown) is pays
+    (line,) = [line for line in shown.splitlines() if "break-even accept length" in line]
+    assert line.endswith("every cycle pays") is pays
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["every_cycle_pays"] is pays
+
+
 def test_a_wish_is_marked_and_k_limits_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CASE.split(), "--wish-tok-s", "120", "--k", "2"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "(wish)" in line]

@@ -12,6 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from engine.test_lossless import answers, prompts
 from models.checkpoints import make_checkpoint
 from outpace import LLM, ConfigError, EngineError, RequestError, SamplingParams
+from outpace.distributed import rendezvous, workers
 from outpace.engine.ranks import crew, failures
 from outpace.engine.ranks.follower import SECONDS_A_BEAT
 from outpace.models.drafter import Drafter
@@ -132,6 +134,86 @@ def test_a_rank_that_hangs_is_killed_and_named(tmp_path: Path) -> None:
         with pytest.raises(EngineError, match=rf"rank 1 \(process {victim}\) failed: .* no sign of life for 5 s"):
             list(stream)
     assert not children(os.getpid())
+
+
+OPENING = """
+import time
+from outpace.engine.ranks import follower
+
+
+def hangs(device):
+    while True:
+        time.sleep(0.1)
+
+
+follower.enter = hangs
+"""
+LOADING = """
+import time
+from outpace.models.target import Target
+
+load = Target.load
+
+
+def hanging(self, tensors, taken=None):
+    def hangs():
+        while self.group.rank == 1:
+            taken()
+            time.sleep(3600.0)
+
+    load(self, tensors, hangs)
+
+
+Target.load = hanging
+"""
+
+
+@pytest.mark.parametrize(("code", "at"), [(OPENING, "opening its device"), (LOADING, "loading")])
+def test_a_rank_that_hangs_before_it_is_ready_is_named(
+    code: str, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process lives, and goes on beating."""
+    target, _ = checkpoints(tmp_path, "llama")
+    (tmp_path / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(crew, "SECONDS_TO_GET_ON", 5.0)
+    monkeypatch.setattr(workers, "SECONDS_TO_END", 0.5)
+    where = rf"rank 1 has been {at} for \d+ s \(process \d+ on .*; [01] tensors? loaded, "
+    says = rf"rank 1 \(process \d+\) failed: it was waited for and did not get on for \d+ s \(.*{where}.*disk .* device"
+    with pytest.raises(EngineError, match=says):
+        LLM(target, drafter=None, tensor_parallel=2, **OPTIONS)
+    assert not children(os.getpid())
+
+
+DIES_JOINING = """
+import os
+from outpace.engine.ranks import follower
+
+join = follower.join
+
+
+def dies_once(*given):
+    try:
+        os.close(os.open({mark!r}, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return join(*given)
+    os._exit(1)
+
+
+follower.join = dies_once
+"""
+
+
+def test_where_ranks_did_not_meet_a_new_llm_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch counts a process's groups, those that came to nothing too, and ranks look for each other by the count."""
+    target, _ = checkpoints(tmp_path, "llama")
+    (tmp_path / "sitecustomize.py").write_text(DIES_JOINING.format(mark=str(tmp_path / "died")))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(rendezvous, "TIMEOUT", timedelta(seconds=60))
+    with pytest.raises(EngineError, match=r"rank 1 \(process \d+\) failed: its process ended with exit code 1"):
+        LLM(target, drafter=None, tensor_parallel=2, **OPTIONS)
+    with LLM(target, drafter=None, tensor_parallel=2, **OPTIONS) as llm:
+        assert llm.generate([[1, 2, 3]], SamplingParams(max_tokens=3, ignore_eos=True))
 
 
 def test_a_stopped_rank_ends_with_the_engine_process_that_the_server_kills(tmp_path: Path) -> None:

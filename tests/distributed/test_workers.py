@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -194,6 +195,22 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.Mon
         worker.connection.close()
         worker.end()
         until(lambda: not is_there(worker.pid))
+
+
+def test_many_that_hang_are_waited_for_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 2.0
+    monkeypatch.setattr(workers, "SECONDS_TO_END", seconds)
+    with ExitStack() as stack:
+        hang = [
+            stack.enter_context(working(tmp_path, monkeypatch, "os.kill(os.getpid(), signal.SIGSTOP)"))
+            for _ in range(4)
+        ]
+        for worker in hang:
+            until(lambda pid=worker.pid: is_stopped(pid))
+        began = time.monotonic()
+        workers.end(hang)
+        assert time.monotonic() - began < 3 * seconds, "and not once for each"
+        assert all("SIGKILL" in (worker.how_it_ended() or "") for worker in hang)
 
 
 def test_one_that_nobody_has_any_more_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

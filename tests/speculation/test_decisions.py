@@ -239,6 +239,16 @@ def test_what_was_weighed_is_what_the_reason_says_whatever_was_decided(pays: boo
     assert found >= kinds
 
 
+def test_cycles_that_cost_no_more_than_a_plain_step_are_told_to_pay_always() -> None:
+    """The table has no cycle below the plain step that is part of it, so the break-even is 1."""
+    decision = AutomaticControl(table((0, 1.0), (4, 0.95))).choose([Row()])
+    assert decision.weighed is not None and decision.weighed.as_dict()["every_cycle_pays"] is True
+    assert "breaks even at 1.00, so every cycle pays (1 row" in decision.why
+    dear = AutomaticControl(table((0, 1.0), (4, 1.05))).choose([Row()])
+    assert dear.weighed is not None and dear.weighed.as_dict()["every_cycle_pays"] is False
+    assert "breaks even at 1.05 (1 row" in dear.why
+
+
 def test_what_was_weighed_under_grammars_is_told_with_their_decision() -> None:
     control, masked = ApartControl(table((0, 1.0), (4, 1.5))), Row(masked=True)
     control.choose([Row()])

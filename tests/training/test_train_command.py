@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from models.checkpoints import make_checkpoint
 from outpace.cli.main import INTERRUPTED, REFUSED, main
 from outpace.training import journal
 from outpace.training.store import AnswerStore
+from server.running import SECONDS
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }} {{ m['content'] }}</s>{% endfor %}"
@@ -82,7 +87,7 @@ def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: p
     assert "trained: accept length" in printed
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_says_the_command_that_goes_on(
     model: Path,
     tmp_path: Path,
@@ -120,7 +125,38 @@ def test_an_interrupted_run_says_the_command_that_goes_on(
     assert main(again) == 0
     printed = capsys.readouterr().err
     assert "step 2 " in printed and "step 1 " not in printed
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "after the command it is what it was"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        assert signal.getsignal(number) is signal.SIG_DFL, "after the command it is what it was"
+
+
+IN_A_TERMINAL = (
+    "import fcntl, sys, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); from outpace.cli.main import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_keeps_a_checkpoint(model: Path, tmp_path: Path) -> None:
+    """From then on nothing can be written to it."""
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out"
+    prompts.write_text("".join(json.dumps(f"Count to {i}.") + "\n" for i in range(24)))
+    words = command(model, out, "--prompts", str(prompts), "--steps", "100000", "--no-validation")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", IN_A_TERMINAL, *words], stderr=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        try:
+            with os.fdopen(ours, "rb") as terminal:
+                said = [terminal.readline()]
+                while b"step 3 " not in said[-1]:
+                    said.append(terminal.readline())
+            assert process.wait(SECONDS) == INTERRUPTED, said
+        finally:
+            process.kill()
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["event"] == "done" and records[-1]["finished"] is False
+    assert main(command(model, out, "--steps", str(records[-1]["steps"] + 1), "--resume", "--no-validation")) == 0
 
 
 def test_nothing_to_learn_from_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from dataclasses import replace
+from errno import EIO
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from outpace.training import trainer
 from outpace.training.answers import AnswerConfig
 from outpace.training.checkpoint import load_checkpoint
 from outpace.training.folder import RunFolder
-from outpace.training.interrupt import Interrupt
+from outpace.training.interrupt import Interrupt, signals_as_ctrl_c
 from outpace.training.journal import Journal, describe
 from outpace.training.pipeline import train_drafter
 from outpace.training.recipe import TrainConfig, peak_rate
@@ -102,7 +105,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
         assert torch.equal(tensor, resumed[1][name]), name
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_interrupted_and_resumed_is_bit_identical(tmp_path: Path, by: signal.Signals) -> None:
     config = replace(CONFIG, steps=6, accumulate=2, log_every=1)
     whole, _ = train(tmp_path / "whole", config)
@@ -125,7 +128,7 @@ def test_a_run_that_is_interrupted_and_resumed_is_bit_identical(tmp_path: Path, 
     assert [record["event"] for record in records] == ["start", "step", "step", "step", "done"], "nothing is measured"
     assert describe(records[-1]) == "stopped at step 3: accept length not measured"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "after the run it is what it was"
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
     second, _ = train(tmp_path / "cut", config, resume=True)
     assert (second["steps"], second["tokens"], second["finished"]) == (whole["steps"], whole["tokens"], True)
@@ -140,6 +143,32 @@ def test_a_second_interrupt_stops_at_once(second: signal.Signals) -> None:
         assert interrupt.asked
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(second)
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGHUP])
+def test_a_hangup_does_not_hurry(first: signal.Signals) -> None:
+    """A closed terminal sends several."""
+    told: list[None] = []
+    with Interrupt(tell=lambda: told.append(None)) as interrupt:
+        for number in (first, signal.SIGHUP, signal.SIGHUP):
+            signal.raise_signal(number)
+        assert interrupt.asked and len(told) == 1
+    with signals_as_ctrl_c():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)  # what is cleaned up meanwhile is not cut
+
+
+def test_a_hangup_that_was_ignored_still_is() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_ctrl_c(), Interrupt(tell=lambda: None) as interrupt:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupt.asked
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("fine_tuned", [False, True])
@@ -302,4 +331,16 @@ def test_the_journal_keeps_every_record(tmp_path: Path) -> None:
         journal({"event": "a", "x": 1})
     with Journal(tmp_path / "m.jsonl", show=None) as journal:
         journal({"event": "b"})
+    assert [json.loads(line)["event"] for line in (tmp_path / "m.jsonl").read_text().splitlines()] == ["a", "b"]
+
+
+class ClosedTerminal(StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(EIO, os.strerror(EIO))
+
+
+def test_the_journal_goes_on_where_nobody_watches_any_more(tmp_path: Path) -> None:
+    with Journal(tmp_path / "m.jsonl", show=ClosedTerminal()) as journal:
+        for event in ("a", "b"):
+            journal({"event": event})
     assert [json.loads(line)["event"] for line in (tmp_path / "m.jsonl").read_text().splitlines()] == ["a", "b"]

@@ -16,6 +16,7 @@ from outpace.lab.breakeven.best_k import best
 from outpace.lab.breakeven.cost_rows import CostRows, read_cost_rows
 from outpace.lab.breakeven.report import BreakevenReport, Figures, Reach, report
 from outpace.lab.intervals.verdict import by_given_figures
+from outpace.wording import every_cycle_pays
 
 SUMMARY = "whether speculation pays, by arithmetic on figures that you give"
 DESCRIPTION = """
@@ -123,20 +124,27 @@ def _verdict(balance: Balance) -> list[str]:
     return [
         f"{by_given_figures(balance.speedup)}: {balance.tok_s:.1f} tok/s against {balance.plain_tok_s:.1f} plain, "
         f"{balance.speedup:.2f}×.",
-        f"A cycle costs {balance.break_even:.2f} plain steps, so it must bring {balance.break_even:.2f} tokens to "
-        f"break even; it brings {balance.accept_length:.2f}.",
+        f"A cycle costs {balance.break_even:.2f} plain steps{_must_bring(balance)}; it brings "
+        f"{balance.accept_length:.2f}.",
     ]
+
+
+def _must_bring(balance: Balance) -> str:
+    if every_cycle_pays(balance.break_even):
+        return " and brings one token at least, so every cycle pays"
+    return f", so it must bring {balance.break_even:.2f} tokens to break even"
 
 
 def _table(balance: Balance) -> list[str]:
     parts = f"verify {1e3 * balance.verify_s:.2f}, draft {1e3 * balance.draft_s:.2f}, other {1e3 * balance.rest_s:.2f}"
     verify_ms = 1e3 * balance.verify_s_for(balance.plain_tok_s)
+    always = "   every cycle pays" if every_cycle_pays(balance.break_even) else ""
     allowed = f"{verify_ms:.2f} ms" if verify_ms > 0 else "not at any time: draft and other alone take longer"
     return [
         f"  plain                     {balance.plain_tok_s:7.1f} tok/s   a step of {1e3 * balance.step_s:.2f} ms",
         f"  speculative               {balance.tok_s:7.1f} tok/s   a cycle of {1e3 * balance.cycle_s:.2f} ms: {parts}",
         f"  accept length             {balance.accept_length:7.2f}",
-        f"  break-even accept length  {balance.break_even:7.2f}",
+        f"  break-even accept length  {balance.break_even:7.2f}{always}",
         f"  break-even verify         {allowed}, at this accept length",
     ]
 

@@ -19,7 +19,7 @@ from outpace.lab.demo.report import DemoReport, Measured
 from outpace.lab.demo.run import PROMPTS, DemoSettings, run_demo
 from outpace.lab.intervals.verdict import in_short, times
 from outpace.lab.timing.answer import Timing
-from outpace.wording import count_of
+from outpace.wording import break_even, count_of
 
 SUMMARY = "plain and speculative decoding side by side, measured, with the reason why"
 DESCRIPTION = """
@@ -124,7 +124,7 @@ def summary(report: DemoReport) -> str:
     lines += [_row(measured, report.plain.tok_s) for measured in report.measured]
     lines += ["", f"  speedup        {times(speedup)} over the fastest plain decoding: {in_short(speedup)}"]
     lines += [f"  accept length  {report.balance.accept_length:.2f} tokens a cycle, of {report.k + 1} at most"]
-    lines += [f"  break-even     {report.balance.break_even:.2f}", f"  lossless:      {lossless(report)}", ""]
+    lines += [f"  break-even     {break_even(report.balance.break_even)}", f"  lossless:      {lossless(report)}", ""]
     return "\n".join([*lines, textwrap.fill(report.why(), WIDTH)])
 
 

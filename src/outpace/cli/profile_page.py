@@ -8,7 +8,7 @@ from outpace.lab.intervals.interval import Interval
 from outpace.lab.intervals.verdict import lead, settles, times
 from outpace.lab.profile.record import ProfileRecord, Way
 from outpace.lab.profile.table import costs, heading, rounds_of, rows
-from outpace.wording import count_of
+from outpace.wording import break_even, count_of
 
 WIDTH = 100
 NAME = 26
@@ -69,7 +69,7 @@ def _below(record: ProfileRecord) -> list[str]:
         plain, ratio = record.plain, record.speedup
         found.append(
             f"plain step {plain.cycle_ms:.3f} ms, {plain.tok_s:.1f} tok/s ({plain.low:.1f} … {plain.high:.1f}): "
-            f"break-even accept length {record.break_even:.2f}"
+            f"break-even accept length {break_even(record.break_even)}"
         )
         found += _pays(record, ratio.interval)
     if record.acceptance_at:

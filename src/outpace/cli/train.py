@@ -17,7 +17,7 @@ from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
 from outpace.training.answers import AnswerConfig
 from outpace.training.folder import RunFolder
-from outpace.training.interrupt import Interrupt, sigterm_as_ctrl_c
+from outpace.training.interrupt import Interrupt, signals_as_ctrl_c
 from outpace.training.journal import Journal
 from outpace.training.pipeline import train_drafter
 from outpace.training.prompts import read_prompts
@@ -33,10 +33,11 @@ distributions teach the drafter, which is written to --out in the form that othe
 
 A prompt file has one JSON value a line: a text, or an object with "prompt", "turns" or "messages".
 
-With every checkpoint, and at the end, the drafter as it then is goes to --out. Ctrl-C or SIGTERM ends the run after the
-step that runs, with a checkpoint, and says the command that goes on from there; a second one stops at once. A run that
-was cut while it answered is given the same file again; one that was cut while it trained takes --resume instead.
-Measured in --steps or --epochs it then gives what it would have given in one go.
+With every checkpoint, and at the end, the drafter as it then is goes to --out. Ctrl-C, SIGTERM or a closed terminal
+ends the run after the step that runs, with a checkpoint, and says the command that goes on from there; a second Ctrl-C
+stops at once, and nohup lets the run outlive its terminal. A run that was cut while it answered is given the same file
+again; one that was cut while it trained takes --resume instead. Measured in --steps or --epochs it then gives what it
+would have given in one go.
 
 examples:
   outpace train --target smollm2 --prompts prompts.jsonl --out my-drafter --minutes 60
@@ -80,7 +81,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes what answers are missing, trains, and prints the accept length."""
-    with sigterm_as_ctrl_c():
+    with signals_as_ctrl_c():
         try:
             return _run(args)
         except KeyboardInterrupt:
@@ -97,7 +98,7 @@ def _run(args: argparse.Namespace) -> int:
     dtype = resolve_dtype(args.dtype, device)
     target = load_target(locate(args.target), dtype=dtype, device=device)
     _make(args.out)
-    interrupt = Interrupt(tell=lambda: os.write(STDERR, STOPPING.encode()))
+    interrupt = Interrupt(tell=_tell_that_it_stops)
     with Journal(args.out / "metrics.jsonl", show=sys.stderr) as journal:
         store = AnswerStore(args.out / "answers")
         if answer_config is not None:
@@ -125,6 +126,18 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _tell_that_it_stops() -> None:
+    try:
+        os.write(STDERR, STOPPING.encode())
+    except OSError:
+        _close_stderr()
+
+
+def _close_stderr() -> None:
+    """The terminal is gone: what is still said goes nowhere, and is no error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
+
+
 def _tell_how_to_go_on(args: argparse.Namespace) -> None:
     """Says what is kept, and the command that goes on with it; nothing where there is nothing yet."""
     words = ["outpace", "train", "--target", args.target, "--out", str(args.out)]
@@ -142,7 +155,10 @@ def _tell_how_to_go_on(args: argparse.Namespace) -> None:
             words += [] if args.rows is None else ["--rows", str(args.rows)]
     else:
         return
-    print(f"\noutpace: {kept}; to go on:\n  {shlex.join(words)}", file=sys.stderr)
+    try:
+        print(f"\noutpace: {kept}; to go on:\n  {shlex.join(words)}", file=sys.stderr)
+    except OSError:
+        _close_stderr()
 
 
 def _make(folder: Path) -> None:

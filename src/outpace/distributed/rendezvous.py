@@ -76,6 +76,7 @@ def join(store: Store, rank: int, size: int, device: torch.device) -> Group:
         options = {"backend": "nccl", "device_id": device}
     elif launched() is None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+    dist.distributed_c10d._world.group_count = 0  # it counts tries that failed too, and ranks meet under that number
     dist.init_process_group(store=store, rank=rank, world_size=size, timeout=TIMEOUT, **options)
     if device.type == "cuda":
         nccl.started()

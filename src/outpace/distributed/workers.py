@@ -10,8 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from threading import Lock, Thread
 
@@ -89,10 +89,19 @@ class Worker:
         self._process.kill()
 
     def end(self) -> None:
-        """Waits until it has ended, which it does when its socket is closed; kills it if it does not."""
-        if self.how_it_ended(SECONDS_TO_END) is None:
-            self.kill()
-            self.how_it_ended(SECONDS_TO_END)  # one that its driver holds may never end
+        """See `end`."""
+        end([self])
+
+
+def end(workers: Sequence[Worker]) -> None:
+    """Waits until they have ended, which they do when their sockets are closed; kills those that do not.
+
+    However many hang, that takes twice `SECONDS_TO_END` at most.
+    """
+    wait([worker.ended for worker in workers], SECONDS_TO_END)
+    for worker in workers:
+        worker.kill()
+    wait([worker.ended for worker in workers], SECONDS_TO_END)  # one that its driver holds may never end
 
 
 class _Process:

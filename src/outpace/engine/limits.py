@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from outpace.config import SamplingParams
+from outpace.engine.inputs import is_id
 from outpace.errors import RequestError
 from outpace.wording import count_of
 
@@ -34,8 +38,8 @@ class Limits:
         self._check_prompt(prompt_ids)
         self._check_ids("stop_token_ids", params.stop_token_ids)
         self._check_ids("logit_bias", dict(params.logit_bias))
-        for word in params.bad_words:
-            self._check_ids("bad_words", word)
+        for place, word in enumerate(params.bad_words):
+            self._check_ids(f"bad_words[{place}]", word)
         self._check_bans(params)
         max_tokens = min(params.max_tokens, self.max_context - len(prompt_ids))
         self._check_pages(len(prompt_ids), max_tokens)
@@ -49,12 +53,15 @@ class Limits:
                 f"the prompt has {count_of(len(prompt_ids), 'token')}; the context holds {self.max_context} and one "
                 f"must be left for the answer: shorten the prompt to {self.max_context - 1}, or raise max_context"
             )
-        self._check_ids("the prompt", prompt_ids)
+        self._check_ids("prompt", prompt_ids)
 
     def _check_ids(self, where: str, token_ids: Collection[int]) -> None:
-        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.vocab_size:
-            token = next(token for token in token_ids if not 0 <= token < self.vocab_size)
-            raise RequestError(f"{where}: token id {token} is unknown; ids are 0 … {self.vocab_size - 1}")
+        if _all_below(self.vocab_size, token_ids):
+            return
+        for place, token in enumerate(token_ids):
+            if not (is_id(token) and 0 <= token < self.vocab_size):
+                last = self.vocab_size - 1
+                raise RequestError(f"{where}[{place}]: token id {token!s:.60} is unknown; ids are 0 … {last}")
 
     def _check_bans(self, params: SamplingParams) -> None:
         num_banned = len(params.bad_words)
@@ -74,3 +81,13 @@ class Limits:
                 f"{count_of(needed, 'KV page')}; the engine has "
                 f"{self.num_pages}: lower max_tokens, or raise num_pages or memory_fraction"
             )
+
+
+def _all_below(limit: int, token_ids: Collection[int]) -> bool:
+    """Whether they are integers in 0 … limit - 1. As an array: a million of them are looked through while others wait
+    for their tokens."""
+    try:
+        ids = array("I", token_ids)
+    except (OverflowError, TypeError):
+        return False
+    return not ids or int(np.asarray(ids).max()) < limit

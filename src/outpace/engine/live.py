@@ -34,7 +34,7 @@ class LiveAnswer:
         params: SamplingParams,
         kept: Collection[str] = (),
     ) -> None:
-        engine.check(prompt_ids, params)
+        self._max_tokens = engine.check(prompt_ids, params)
         self.prompt_ids = prompt_ids
         self._engine = engine
         self._params = params
@@ -46,7 +46,7 @@ class LiveAnswer:
 
     def begin(self) -> None:
         """Queues it."""
-        self._request_id = self._engine.add(self.prompt_ids, self._params)
+        self._request_id = self._engine.add(self.prompt_ids, self._params, self._max_tokens)
 
     def take(self) -> Chunk | None:
         """What was written since the last time; None if nothing.

@@ -83,6 +83,7 @@ class LLM:
                 aux_boundaries=asked.aux_boundaries,
                 group=ALONE if self.ranks is None else self.ranks.group,
                 weights=asked.config.weights,
+                taken=None if self.ranks is None else self.ranks.took_a_tensor,
             )
             if self.ranks is not None:
                 self.ranks.wait_loaded()

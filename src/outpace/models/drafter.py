@@ -191,13 +191,13 @@ class Drafter(nn.Module):
         """Readies the loaded drafter for inference, for good; see `linear.pack`. Its target's parts are left alone."""
         return pack(self)
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copies a checkpoint in, by its names under `wiring.prefix`, one tensor at a time.
+    def load(self, tensors: Mapping[str, Tensor], taken: Callable[[], None] | None = None) -> None:
+        """Copies a checkpoint in, by its names under `wiring.prefix`, one tensor at a time; calls `taken` after each.
 
         Raises:
             CheckpointError: tensors are missing, unknown, of another shape or not of a float type.
         """
-        fill(self.slots(self.wiring.prefix), tensors)
+        fill(self.slots(self.wiring.prefix), tensors, taken=taken)
         if isinstance(self.attention, LatentAttention):
             self.attention.bring_halves_together()
 

@@ -7,7 +7,7 @@ holds the whole checkpoint beside the model; a safetensors file is mapped, so wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -49,7 +49,11 @@ _MAX_NAMES = 4
 
 
 def fill(
-    slots: Mapping[str, Slot | PackedSlot], tensors: Mapping[str, Tensor], *, optional: Collection[str] = ()
+    slots: Mapping[str, Slot | PackedSlot],
+    tensors: Mapping[str, Tensor],
+    *,
+    optional: Collection[str] = (),
+    taken: Callable[[], None] | None = None,
 ) -> None:
     """Copies every tensor into its slot, converting type and device on the way.
 
@@ -57,6 +61,7 @@ def fill(
         slots: what must come, by name.
         tensors: what there is. `*.rotary_emb.inv_freq` buffers of old checkpoints are ignored.
         optional: names that may come and are then ignored (a head that is tied to the embeddings).
+        taken: called after each.
 
     Raises:
         CheckpointError: names what is missing, unknown, misshaped, not of a float type or not finite; names are checked
@@ -82,6 +87,8 @@ def fill(
             else:
                 slot.take(_checked(name, tensors[name], slot.shape))
                 _check_finite(name, slot.tensor)
+            if taken is not None:
+                taken()
 
 
 def _checked(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:

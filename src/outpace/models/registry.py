@@ -71,6 +71,7 @@ def load_target(
     device: torch.device | str,
     group: Group = ALONE,
     weights: Weights = "auto",
+    taken: Callable[[], None] | None = None,
 ) -> LoadedTarget:
     """Reads a checkpoint, converting its weights to `dtype` one tensor at a time. The model is not packed.
 
@@ -79,6 +80,7 @@ def load_target(
         dtype, device: of the weights.
         group: ranks that share it; each reads its own part.
         weights: whether those that the checkpoint packs stay packed.
+        taken: called after each tensor.
 
     Raises:
         CheckpointError: it cannot be read, is not served, its tensors do not fit its configuration, or there is no
@@ -105,7 +107,7 @@ def load_target(
         if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
             raise
         raise CheckpointError(_no_room(described, source, group, dtype, torch.device(device), error)) from error
-    model.load(tensors)
+    model.load(tensors, taken)
     notes = described.notes if said is None else (*described.notes, said)
     return LoadedTarget(config=config, model=model, tokenizer=described.tokenizer, source=source, notes=notes)
 

@@ -9,7 +9,7 @@ Legend: B rows, S tokens a row, H hidden, F tapped features (A taps · H), V voc
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -190,15 +190,15 @@ class Target(nn.Module):
         """Readies the loaded model for inference, for good; see `linear.pack`."""
         return pack(self)
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copies a checkpoint in, by its transformers names, one tensor at a time.
+    def load(self, tensors: Mapping[str, Tensor], taken: Callable[[], None] | None = None) -> None:
+        """Copies a checkpoint in, by its transformers names, one tensor at a time; calls `taken` after each.
 
         Raises:
             CheckpointError: tensors are missing, unknown, of another shape or not of a float type.
         """
         optional = ["lm_head.weight"] if self.config.tie_embeddings else []
         optional += [name for name in tensors if name.startswith(self._unused)]
-        fill(self.slots(), tensors, optional=optional)
+        fill(self.slots(), tensors, optional=optional, taken=taken)
         for layer in self.layers:
             assert isinstance(layer, Layer)
             if isinstance(layer.attention, LatentAttention):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outpace.wording import count_of
+from outpace.wording import break_even, count_of, every_cycle_pays
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,12 @@ class Weighed:
             "k": self.k,
             "accept_length": round(self.accept_length, 4),
             "break_even": round(self.break_even, 4),
+            "every_cycle_pays": every_cycle_pays(self.break_even),
         }
 
     def __str__(self) -> str:
-        return f"k {self.k} would emit {self.accept_length:.2f} tokens a cycle and breaks even at {self.break_even:.2f}"
+        tokens, even = f"{self.accept_length:.2f} tokens a cycle", break_even(self.break_even)
+        return f"k {self.k} would emit {tokens} and breaks even at {even}"
 
 
 @dataclass(frozen=True, slots=True)

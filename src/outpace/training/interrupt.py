@@ -1,4 +1,8 @@
-"""Ctrl-C, and SIGTERM like it, as a request to stop at the next good place; a second one stops at once."""
+"""Ctrl-C as a request to stop at the next good place; a second one stops at once. SIGTERM and SIGHUP are like it.
+
+Machines and schedulers that are about to stop send SIGTERM, a terminal that is closed SIGHUP. That one comes from the
+kernel and from the shell, so several are one request; where it was ignored from the start, as under nohup, it still is.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,9 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 class Interrupt:
-    """Takes both signals while its block runs, in the main thread.
+    """Takes these signals while its block runs, in the main thread.
 
     Args:
         tell: called at the first one, from the signal's handler.
@@ -24,7 +26,8 @@ class Interrupt:
         self._tell = tell
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._take) for number in SIGNALS}
+        numbers = (signal.SIGINT, signal.SIGTERM, *_hangup())
+        self._before = {number: signal.signal(number, self._take) for number in numbers}
         return self
 
     def __exit__(
@@ -34,18 +37,30 @@ class Interrupt:
             signal.signal(number, before)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if not self.asked:
+            self.asked = True
+            self._tell()
+        elif number != signal.SIGHUP:
             raise KeyboardInterrupt
-        self.asked = True
-        self._tell()
 
 
 @contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt in the block, which is the main thread's: machines and schedulers that are about
-    to stop send it."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def signals_as_ctrl_c() -> Iterator[None]:
+    """The others raise KeyboardInterrupt in the block too, which is the main thread's."""
+    before = {number: signal.signal(number, _raise) for number in (signal.SIGTERM, *_hangup())}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _hangup() -> tuple[signal.Signals, ...]:
+    """SIGHUP, where it is not ignored."""
+    return () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)

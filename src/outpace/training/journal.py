@@ -22,7 +22,7 @@ class Journal:
 
     Args:
         path: appended to.
-        show: where lines for people go; None shows nothing.
+        show: where lines for people go; None shows nothing. A terminal that is closed meanwhile ends showing alone.
     """
 
     def __init__(self, path: Path, *, show: TextIO | None) -> None:
@@ -33,7 +33,11 @@ class Journal:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
         if self._show is not None:
-            print(describe(record), file=self._show, flush=True)
+            line = describe(record)
+            try:
+                print(line, file=self._show, flush=True)
+            except OSError:
+                self._show = None
 
     def __enter__(self) -> Self:
         return self

@@ -31,6 +31,11 @@ def test_the_case_that_outpace_starts_from() -> None:
     assert case.why().startswith("A cycle brings 2.00 tokens and breaks even at 2.75: verifying 3 tokens costs 2.42")
 
 
+def test_a_cycle_that_takes_no_more_than_a_step() -> None:
+    cheap = given_balance(verify_ms=10.0)
+    assert cheap.why().startswith("A cycle brings 2.00 tokens and breaks even at 0.83, so every cycle pays: verifying")
+
+
 @pytest.mark.parametrize(("cycle", "step"), [(0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)])
 def test_times_must_be_positive(cycle: float, step: float) -> None:
     with pytest.raises(ConfigError, match="above 0"):

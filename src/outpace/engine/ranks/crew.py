@@ -24,7 +24,7 @@ import torch
 
 from outpace.distributed import rendezvous
 from outpace.distributed.pipe import Pipe, PipeClosed
-from outpace.distributed.workers import Worker
+from outpace.distributed.workers import Worker, end
 from outpace.engine.ranks import orders
 from outpace.engine.ranks.failures import Failures, is_fatal
 from outpace.engine.ranks.likeness import unlike_versions, versions
@@ -39,10 +39,13 @@ SECONDS_TO_EXPLAIN = 2.0
 """How long what a rank says is held back: a rank that died without a word would explain it."""
 SECONDS_OF_SILENCE = 120.0
 """How long a rank may say nothing: it has a beat of its own, whatever else it does, once Python runs in it."""
+SECONDS_TO_GET_ON = 300.0
+"""How long a rank that is waited for may be at one thing: a large tensor may come from a slow disk."""
 SECONDS_TO_GIVE_UP = 20.0
 """How long a forward may stay stuck on the device after a rank died, before this process ends itself."""
 STUCK = 70
 """Exit status then: sysexits' EX_SOFTWARE."""
+_LOOK_S = 0.2
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 Value = TypeVar("Value")
@@ -136,18 +139,21 @@ class Crew:
         self.check()
 
     def hear(self, kind: type[Kind]) -> list[Kind]:
-        """One answer of every rank, in order; waits for them.
+        """One answer of every rank, in order; waits for them as long as they get on.
 
         Raises:
-            EngineError: a rank died.
+            EngineError: a rank died, or hangs.
         """
         found: list[Kind] = []
+        waited = 0.0
         for rank, answers in enumerate(self._answers, start=1):
             while True:
                 self.check()
                 with suppress(Empty):
-                    answer = answers.get(timeout=0.2)
+                    answer = answers.get(timeout=_LOOK_S)
                     break
+                waited += _LOOK_S
+                self._check_gets_on(rank, waited)
             if not isinstance(answer, kind):
                 self.fail(rank, f"it said {type(answer).__name__} where {kind.__name__} was due")
             found.append(cast(Kind, answer))
@@ -171,11 +177,23 @@ class Crew:
         while True:
             self.check()
             with suppress(Empty):
-                value = outcome.get(timeout=0.1)
+                value = outcome.get(timeout=_LOOK_S)
                 break
         if isinstance(value, BaseException):
             raise self._explained(value) from value
         return value
+
+    def _check_gets_on(self, rank: int, waited: float) -> None:
+        """Ends the group if a rank hangs that was waited for; counted in looks, as a pause of this process is none of
+        the other's."""
+        still = min(self.whereabouts.still(rank), waited)
+        if still >= SECONDS_TO_GET_ON:
+            where = self.whereabouts.of_all()
+            self.fail(
+                rank,
+                f"it was waited for and did not get on for {still:.0f} s ({where}): see whether the model's disk and "
+                "its device answer there",
+            )
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
@@ -322,6 +340,5 @@ def _end(pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker]) -> None:
         with suppress(PipeClosed):  # who has failed hears nothing
             pipe.send(orders.End())
         pipe.close()
-    for worker in workers:
-        worker.end()
+    end(workers)
     rendezvous.leave()

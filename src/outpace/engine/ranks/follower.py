@@ -24,7 +24,7 @@ from outpace.distributed import nccl
 from outpace.distributed.launcher import Launched
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import device_of, join, reach_store
-from outpace.engine.devices import DTYPES
+from outpace.engine.devices import DTYPES, enter
 from outpace.engine.grammars.masks import THE_FIRST_RANKS, Masks
 from outpace.engine.memory import free_bytes
 from outpace.engine.parts import load_parts
@@ -33,7 +33,7 @@ from outpace.engine.ranks.checksum import Checksum
 from outpace.engine.ranks.failures import is_fatal
 from outpace.engine.ranks.likeness import digests, versions
 from outpace.engine.ranks.orders import Order
-from outpace.engine.ranks.whereabouts import WAITING, Progress
+from outpace.engine.ranks.whereabouts import JOINING, WAITING, Progress
 from outpace.engine.runner import Runner
 from outpace.engine.warm_up import compile_common
 from outpace.errors import OutpaceError
@@ -109,15 +109,17 @@ def _ready(
 ) -> Runner:
     load = queue.get()
     assert isinstance(load, orders.Load)
-    progress.begin("joining the others")
+    progress.begin("opening its device")
     if load.num_threads is not None:
         torch.set_num_threads(load.num_threads)
     local_rank = load.rank if here is None else here.local_rank
-    device = device_of(torch.device(load.device), local_rank, local_rank + 1)
+    device = enter(device_of(torch.device(load.device), local_rank, local_rank + 1))
+    progress.device = str(device)
+    pipe.send(orders.Opened())
+    progress.begin(JOINING)
     if store is None:
         assert load.port is not None
         store = reach_store(load.port)
-    progress.device = str(device)
     group = with_sums(join(store, load.rank, load.size, device), device, load.sums)
     progress.calls = group.calls
     progress.begin("loading")
@@ -129,6 +131,7 @@ def _ready(
         aux_boundaries=load.aux_boundaries,
         group=group,
         weights=load.weights,
+        taken=progress.took_a_tensor,
     )
     pipe.send(
         orders.Loaded(
@@ -138,8 +141,10 @@ def _ready(
             nccl=nccl.observed(),
         )
     )
+    progress.begin(WAITING)
     allocate = queue.get()
     assert isinstance(allocate, orders.Allocate)
+    progress.begin("allocating")
     config = allocate.config
     pair = Pair.allocate(
         target.model,

@@ -134,10 +134,18 @@ class Beat(_Message, frozen=True, kw_only=True):
     doing: str = ""
     seconds: float = 0.0
     """For which it has been doing so."""
+    still: float = 0.0
+    """Seconds in which it did not get on with it."""
+    num_tensors: int = 0
+    """Loaded."""
     num_forwards: int = 0
     begun: int = 0
     ended: int = 0
     """Collectives, as far as the host goes."""
+
+
+class Opened(_Message, frozen=True, kw_only=True):
+    """The rank's device is there, and the rank comes to join the others."""
 
 
 class Loaded(_Message, frozen=True, kw_only=True):
@@ -187,7 +195,7 @@ class Failed(_Message, frozen=True, kw_only=True):
 ForTiming = Occupy | PutBack | Vacate | TimePhases
 AtStart = Load | Allocate | Compile | Capture | CapturePrefill
 Order = AtStart | Cycle | Prefill | CatchUp | GoOn | Provide | Withdraw | ForTiming | End
-Answer = Here | Beat | Loaded | Allocated | Provided | Checked | Raised | Failed
+Answer = Here | Beat | Opened | Loaded | Allocated | Provided | Checked | Raised | Failed
 
 
 def order_of(plan: Plan, *, masked: bool) -> Order:

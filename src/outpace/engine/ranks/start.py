@@ -23,6 +23,7 @@ from outpace.engine.ranks.follower import follow
 from outpace.engine.ranks.leader import Leader
 from outpace.engine.ranks.likeness import digests, unlike_files
 from outpace.engine.ranks.orders import Order
+from outpace.engine.ranks.whereabouts import JOINING
 from outpace.engine.resolve import Wanted
 from outpace.errors import ConfigError
 from outpace.models.parallel import MAX_GATHERED
@@ -132,11 +133,14 @@ class Ranks:
             store, crew = _torchrun(here, size)
         try:
             crew.tell(_loads(asked, port, num_threads))
+            crew.hear(orders.Opened)  # whoever joins waits for the others in a call that nobody can end
+            crew.progress.begin(JOINING)
             group = crew.watched(lambda: with_sums(join(store, 0, size, own), own, asked.config.sums))
         except BaseException:
             crew.close()
             raise
         crew.progress.device, crew.progress.calls = str(own), group.calls
+        crew.progress.begin("loading")
         if group.exchange is not None:
             crew.sets_free.append(group.exchange.stop)
         if own.type == "cuda":
@@ -147,12 +151,17 @@ class Ranks:
         """What each rank is doing, those behind first; for who finds that they hang."""
         return self._crew.whereabouts.of_all()
 
+    def took_a_tensor(self) -> None:
+        """The first rank has loaded one more."""
+        self._crew.progress.took_a_tensor()
+
     def wait_loaded(self) -> None:
         """Until every rank has loaded its share, from the same files.
 
         Raises:
             EngineError: one could not, or read others.
         """
+        self._crew.progress.begin("waiting for the others to load")
         own = digests(str(self._asked.source.path), self._asked.drafter)
         self._others = self._crew.hear(orders.Loaded)
         if unlike := unlike_files([own, *(other.checkpoints for other in self._others)]):
@@ -168,6 +177,7 @@ class Ranks:
 
     def runner(self, pair: Pair, config: ResolvedConfig) -> Leader:
         """The first rank's runner, once the others' are there."""
+        self._crew.progress.begin("waiting for the others to allocate")
         leader = Leader(pair, config, self._crew)
         self._crew.hear(orders.Allocated)
         return leader

@@ -13,8 +13,10 @@ from collections.abc import Callable
 
 from outpace.distributed.group import Calls
 from outpace.engine.ranks.orders import Beat
+from outpace.wording import count_of
 
 WAITING = "waiting for an order"
+JOINING = "joining the others"
 
 
 class Progress:
@@ -24,21 +26,36 @@ class Progress:
         self.device = ""
         self.calls = Calls()
         """Of the group, once the rank has joined it."""
+        self.num_tensors = 0
+        """Loaded."""
         self.num_forwards = 0
         self._doing, self._since = "starting", time.monotonic()
+        self._at: tuple[float, ...] = ()
+        self._at_since = self._since
+        """Where it was at the last beat, and since when."""
 
     def begin(self, doing: str) -> None:
         """It does something else from now on."""
         self._doing, self._since = doing, time.monotonic()
 
+    def took_a_tensor(self) -> None:
+        """It has loaded one more."""
+        self.num_tensors += 1
+
     def beat(self) -> Beat:
-        """As it is now."""
+        """As it is now. Whether it gets on shows from call to call."""
+        now = time.monotonic()
+        at = (self._since, self.num_tensors, self.num_forwards, self.calls.begun, self.calls.ended)
+        if at != self._at:
+            self._at, self._at_since = at, now
         return Beat(
             host=socket.gethostname(),
             pid=os.getpid(),
             device=self.device,
             doing=self._doing,
-            seconds=time.monotonic() - self._since,
+            seconds=now - self._since,
+            still=now - self._at_since,
+            num_tensors=self.num_tensors,
             num_forwards=self.num_forwards,
             begun=self.calls.begun,
             ended=self.calls.ended,
@@ -60,6 +77,11 @@ class Whereabouts:
     def note(self, rank: int, beat: Beat) -> None:
         """A beat came."""
         self._heard[rank] = beat, time.monotonic()
+
+    def still(self, rank: int) -> float:
+        """Seconds in which a rank did not get on with what it was told, by its own word."""
+        beat, _ = self._heard.get(rank, (Beat(), 0.0))
+        return 0.0 if beat.doing == WAITING else beat.still
 
     def of(self, rank: int) -> str:
         """Of a rank that fell silent; nothing if it was never heard."""
@@ -85,4 +107,5 @@ def _said(beat: Beat) -> str:
     else:
         collectives = f"after its collective {beat.ended}"
     where = f"process {beat.pid} on {beat.host}" + (f", {beat.device}" if beat.device else "")
-    return f"been {beat.doing} for {beat.seconds:.0f} s ({where}; forward {beat.num_forwards}, {collectives})"
+    at = f"forward {beat.num_forwards}" if beat.num_forwards else f"{count_of(beat.num_tensors, 'tensor')} loaded"
+    return f"been {beat.doing} for {beat.seconds:.0f} s ({where}; {at}, {collectives})"

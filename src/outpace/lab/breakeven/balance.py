@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from outpace.errors import ConfigError
-from outpace.wording import count_of
+from outpace.wording import break_even, count_of
 
 MOST_S = 3600.0
 """Longest time that is taken for one step."""
@@ -93,9 +93,9 @@ class Balance:
         """One sentence for people. Whether it pays is not in it: these are values, and a verdict takes an interval."""
         verifying, drafting = ("verifying", "drafting") if self.k is None else self._work(self.k)
         return (
-            f"A cycle brings {self.accept_length:.2f} tokens and breaks even at {self.break_even:.2f}: {verifying} "
-            f"costs {self.verify_steps:.2f} plain steps, {drafting} costs {self.draft_steps:.2f}, everything else "
-            f"{self.rest_steps:.2f}."
+            f"A cycle brings {self.accept_length:.2f} tokens and breaks even at {break_even(self.break_even)}: "
+            f"{verifying} costs {self.verify_steps:.2f} plain steps, {drafting} costs {self.draft_steps:.2f}, "
+            f"everything else {self.rest_steps:.2f}."
         )
 
     def _work(self, k: int) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from outpace.lab.breakeven.best_k import (
 )
 from outpace.lab.breakeven.cost_rows import CostRows
 from outpace.lab.breakeven.heat import Heat, by_acceptance_and_verify, by_batch_and_context
+from outpace.wording import every_cycle_pays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class BreakevenReport:
             "pays": balance.speedup > 1.0,
             "accept_length": round(balance.accept_length, 4),
             "break_even_accept_length": round(balance.break_even, 3),
+            "every_cycle_pays": every_cycle_pays(balance.break_even),
             "break_even_verify_ms": round(1e3 * balance.verify_s_for(balance.plain_tok_s), 3),
             "decode_ms": round(1e3 * balance.step_s, 4),
             "cycle_ms": round(1e3 * balance.cycle_s, 4),

@@ -14,6 +14,7 @@ from outpace.lab.intervals.interval import Interval
 from outpace.lab.intervals.verdict import Over, in_short, lead, settles, times
 from outpace.lab.timing.others import Taken
 from outpace.lab.timing.samples import Sample, speed_ratio, total_tok_s
+from outpace.wording import every_cycle_pays
 
 UNQUIET = 1.25
 """A spread of rounds above this is no quiet machine's: two rounds of the same tokens differ by a few percent."""
@@ -167,6 +168,7 @@ class DemoReport:
             "speedup_95": None if speedup.bounds is None else [round(bound, 3) for bound in speedup.bounds],
             "accept_length": round(balance.accept_length, 3),
             "break_even_accept_length": round(balance.break_even, 3),
+            "every_cycle_pays": every_cycle_pays(balance.break_even),
             "lossless": self.verdict.lossless,
             "equal_up_to_rounding": self.verdict.equal_up_to_rounding,
             "k": self.k,

@@ -12,7 +12,7 @@ from typing import Any
 
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.rendezvous import open_store
-from outpace.distributed.workers import Worker
+from outpace.distributed.workers import Worker, end
 from outpace.lab.nccl_sweep.orders import Cell, Failed, Job, Timed
 from outpace.lab.nccl_sweep.settings import Setting
 
@@ -68,8 +68,7 @@ def measure(subject: Subject, setting: Setting, longest_s: float) -> Measured:
         finally:
             for worker in workers:
                 worker.kill()
-            for worker in workers:
-                worker.end()
+            end(workers)
     seconds = round(time.monotonic() - began, 2)
     if isinstance(answers, str):
         return Measured(asked=setting, why_none=answers, seconds=seconds)

@@ -18,7 +18,7 @@ from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, Paired, ProfileRecord, Speed
 from outpace.lab.profile.table import own_cost, rounds_of
 from outpace.lab.report.files import Breakeven, Doctor, Source
-from outpace.wording import count_of
+from outpace.wording import break_even, count_of
 
 CANNOT = "Whether speculation pays cannot be said: no file holds plain decoding measured beside it."
 
@@ -81,7 +81,7 @@ def _why(source: Source) -> str | None:
             phase = max((name for name in PHASES if name in way.phases_ms), key=lambda name: way.phases_ms[name])
             share = way.phases_ms[phase] / way.cycle_ms
             brings = f"a cycle brings {way.accept_length:.2f} tokens"
-            even = "" if record.break_even is None else f" and breaks even at {record.break_even:.2f}"
+            even = "" if record.break_even is None else f" and breaks even at {break_even(record.break_even)}"
             return f"{phase.capitalize()} takes {share:.0%} of a cycle of {way.cycle_ms:.1f} ms; {brings}{even}."
         case Doctor(verdict=[_, why, *_]):
             return why

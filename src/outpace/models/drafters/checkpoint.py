@@ -7,7 +7,7 @@ as SGLang and as vLLM read them (see `taps`). The target's embeddings are not wr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ def load_drafter(
     dtype: torch.dtype,
     device: torch.device | str,
     aux_boundaries: Sequence[int] | None = None,
+    taken: Callable[[], None] | None = None,
 ) -> Drafter:
     """Reads a drafter of any dialect. It is not packed.
 
@@ -51,6 +52,7 @@ def load_drafter(
         target: what it is to draft for; embeddings that equal the target's are shared with it.
         dtype, device: of its weights; the target's dtype if it uses any of the target's parts.
         aux_boundaries: taps, in the order `fc` takes them, when the config's or the default are wrong.
+        taken: called after each tensor.
 
     Raises:
         DrafterError: it cannot be read, is of another method, or contradicts itself or the target.
@@ -63,7 +65,7 @@ def load_drafter(
         resolved = resolve(config, read_tensors(found.path), target.config, aux_boundaries=aux_boundaries)
         resolved = _share_embedding(resolved, target)
         drafter = Drafter(resolved.wiring, target, resolved.target_ids_V, dtype=dtype, device=device)
-        drafter.load(resolved.tensors)
+        drafter.load(resolved.tensors, taken)
     except CheckpointError as error:
         raise DrafterError(f"drafter {source}: {error}") from error
     return drafter
