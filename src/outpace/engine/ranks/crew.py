@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
@@ -26,6 +25,7 @@ from outpace.distributed import rendezvous
 from outpace.distributed.pipe import Pipe, PipeClosed
 from outpace.distributed.workers import Worker, end
 from outpace.engine.ranks import orders
+from outpace.engine.ranks.checksum import Comparison
 from outpace.engine.ranks.failures import Failures, is_fatal
 from outpace.engine.ranks.likeness import unlike_versions, versions
 from outpace.engine.ranks.orders import Answer, Order
@@ -67,9 +67,7 @@ class Crew:
         self.sets_free: list[Callable[[], None]] = []
         """What ends waits for a rank that died, beside aborting the library's collectives."""
         self._answers: tuple[SimpleQueue[Answer], ...] = tuple(SimpleQueue() for _ in pipes)
-        self._checks: dict[int, tuple[int, int]] = {}
-        """Checksums of the first rank, and how many others have the same, by number of forwards."""
-        self._early: deque[tuple[int, orders.Checked]] = deque()
+        self._comparison = Comparison(len(pipes))
         self._lock = Lock()
         self._error: EngineError | None = None
         self._failed = Event()
@@ -251,11 +249,8 @@ class Crew:
         Raises:
             EngineError: they differ.
         """
-        with self._lock:
-            self._checks[num_forwards] = (checksum, 0)
-            early, self._early = self._early, deque()
-        for rank, checked in early:
-            self._compare(rank, checked)
+        for rank in self._comparison.add_own(num_forwards, checksum):
+            self._fail_apart(rank, num_forwards)
         self.check()
 
     def when_it_ends(self, call: Callable[[], None]) -> None:
@@ -277,7 +272,8 @@ class Crew:
                     case orders.Beat():
                         self.whereabouts.note(rank, answer)
                     case orders.Checked():
-                        self._compare(rank, answer)
+                        if self._comparison.differs(rank, answer.num_forwards, answer.checksum):
+                            self._fail_apart(rank, answer.num_forwards)
                     case orders.Raised():
                         if why := self._failures.weigh(rank, answer):
                             self._fail(rank, why)
@@ -293,20 +289,8 @@ class Crew:
             if self._workers:
                 self._workers[rank - 1].kill()  # one that hangs would hold others in a collective
 
-    def _compare(self, rank: int, checked: orders.Checked) -> None:
-        with self._lock:
-            own = self._checks.get(checked.num_forwards)
-            if own is None:
-                self._early.append((rank, checked))
-                return
-            checksum, num_same = own
-            self._checks[checked.num_forwards] = (checksum, num_same + 1)
-            if num_same + 1 == len(self._pipes):
-                del self._checks[checked.num_forwards]
-        if checked.checksum != checksum:
-            self._fail(
-                rank, f"it chose other tokens than rank 0 within its first {count_of(checked.num_forwards, 'forward')}"
-            )
+    def _fail_apart(self, rank: int, num_forwards: int) -> None:
+        self._fail(rank, f"it chose other tokens than rank 0 within its first {count_of(num_forwards, 'forward')}")
 
     def _fail(self, rank: int, why: str) -> None:
         """The first reason counts. Whatever waits for the rank is set free."""
