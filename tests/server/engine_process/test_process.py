@@ -1,4 +1,4 @@
-"""The engine process's connection: messages, and its end, which is noticed at any time."""
+"""The engine process's connection: messages in, messages out, and its end, which is noticed at any time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from threading import Event, Thread
 
 import pytest
 
-from outpace.server.engine_process.process import Inbox
-from outpace.server.wire import Abort, AskState, pack
+from outpace.server.engine_process.process import Inbox, Outbox
+from outpace.server.wire import Abort, Accepted, AskState, Frames, FromEngine, Piece, Tally, pack
 from server.running import SECONDS
 
 Pair = tuple[socket.socket, socket.socket]
@@ -64,3 +64,31 @@ def test_the_end_is_noticed_in_the_longest_step(pair: Pair, exited: Event) -> No
     assert not exited.wait(0.05)
     theirs.close()
     assert exited.wait(SECONDS)
+
+
+def test_who_is_told_of_an_answers_begin_goes_first(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both share a core, the step that follows would hold up what was just sent."""
+    ours, theirs = pair
+    Inbox(ours)
+    frames: Frames[FromEngine] = Frames(FromEngine)
+    gave_way: list[list[FromEngine]] = []
+
+    def heard() -> list[FromEngine]:
+        return list(frames.feed(theirs.recv(1 << 16)))
+
+    monkeypatch.setattr(os, "sched_yield", lambda: gave_way.append(heard()))
+    outbox = Outbox(ours)
+    outbox.flush()
+    begins = [Accepted(id=1), Accepted(id=2)]
+    outbox.put(begins[0])
+    assert gave_way == []
+    outbox.send(begins[1])
+    outbox.send(first := piece(first_s=0.1))
+    assert gave_way == [begins, [first]]
+    outbox.send(later := piece(first_s=None))
+    outbox.flush()
+    assert heard() == [later] and len(gave_way) == 2
+
+
+def piece(first_s: float | None) -> Piece:
+    return Piece(id=1, text="a", token_ids=(3,), finish_reason=None, tally=Tally(), first_s=first_s)
