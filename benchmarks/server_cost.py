@@ -16,6 +16,10 @@ client and a process that answers at once. `parts_ms` are medians of one request
 engine was sent it (token ids included, `token_ids`), `engine`, `between` the two processes, there and back, and
 `outside`: the client, the kernel, and HTTP's own reading and writing. `difference` is the plain one of both ways.
 
+While the other ways are measured, a server rests: what its processes need leaves the caches, and a first token takes
+longer than where requests follow each other closely. `--in-a-row 3 --max-tokens 8 --rounds 10` is the other end: each
+way streams three short answers one after the other, of which the third counts.
+
 `added_us_per_token` is the difference from the first token to the end, where `server_over_engine` is the quotient of
 both speeds. `first_byte_ms` is the response's first event, which comes before any token while the engine is at work.
 With --shape a checkpoint is written to a temporary folder first (transformers is needed).
@@ -63,8 +67,8 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 ENGINE, SERVER, NOTHING = "engine", "server", "no_server"
-MOST_ROUNDS = 30
-"""Requests of which a server says what they took, those that warm it up left out."""
+MOST_REQUESTS = 40
+"""Of which a server says what they took."""
 WARM_UP = 2
 AT_ONCE = """
 import socket
@@ -85,9 +89,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompt-words", type=int, default=40, metavar="N", help="words of a prompt (default 40)")
     parser.add_argument("--k", type=int, default=0, metavar="N", help="--shape: drafts a cycle (default 0)")
     parser.add_argument("--acceptance", type=float, default=0.8, metavar="X", help="--shape: of a draft (default 0.8)")
+    parser.add_argument(
+        "--in-a-row", type=int, default=1, metavar="N", help="of so many chats one after the other the last counts"
+    )
     args = parser.parse_args(argv)
-    if not 1 <= args.rounds <= MOST_ROUNDS:
-        parser.error(f"--rounds is {args.rounds}; it must be 1 … {MOST_ROUNDS}")
+    if not 1 <= args.in_a_row <= (most := MOST_REQUESTS // (WARM_UP + 1)):
+        parser.error(f"--in-a-row is {args.in_a_row}; it must be 1 … {most}")
+    if not 1 <= args.rounds <= (most := MOST_REQUESTS // args.in_a_row - WARM_UP):
+        parser.error(f"--rounds is {args.rounds}; it must be 1 … {most}")
     return args
 
 
@@ -137,13 +146,15 @@ def compare(model: str, drafter: str, args: argparse.Namespace) -> dict[str, Any
         numbers = {name: count() for name in ways}
 
         def measure(name: str) -> Streamed:
-            number = next(numbers[name])  # the same prompt for all in a round
-            return ways[name](f"{number}: {'word ' * args.prompt_words}", number, args.max_tokens)
+            for _ in range(args.in_a_row):
+                number = next(numbers[name])  # the same prompt for all in a round
+                answer = ways[name](f"{number}: {'word ' * args.prompt_words}", number, args.max_tokens)
+            return answer
 
         interleave(list(ways), WARM_UP, measure)
         done = interleave(list(ways), args.rounds, measure, lambda n: bench_line.say(f"round {n} of {args.rounds}"))
         found = dict(zip(ways, done, strict=True))
-        said = said_of(url, WARM_UP + args.rounds)[-args.rounds :]
+        said = said_of(url, (WARM_UP + args.rounds) * args.in_a_row)[args.in_a_row - 1 :: args.in_a_row][WARM_UP:]
         found[SERVER] = [replace(answer, server=one) for answer, one in zip(found[SERVER], said, strict=True)]
         return {**figures(found), "model": llm.describe()}
 

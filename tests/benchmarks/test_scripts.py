@@ -263,7 +263,7 @@ def test_ready(run: Run) -> None:
 
 
 def test_server_cost(run: Run) -> None:
-    line = run("server_cost", *TINY, "--rounds", "6", "--max-tokens", "12", "--k", "2")
+    line = run("server_cost", *TINY, "--rounds", "6", "--max-tokens", "12", "--k", "2", "--in-a-row", "2")
     first, tok_s = line["first_token_ms"], line["tok_s"]
     for name in ("added", "difference"):
         assert first[name]["low"] <= first[name]["median"] <= first[name]["high"]

@@ -31,7 +31,7 @@ from outpace.models.registry import load_target
 from outpace.models.source import locate
 from outpace.models.target import Target
 from outpace.server.engine_client.child import Child
-from outpace.server.wire import Lost, Ready, Stalled, Start, Submit
+from outpace.server.wire import FromEngine, Lost, Ready, Stalled, Start, Submit
 from server.running import until
 
 pytestmark = pytest.mark.slow
@@ -245,11 +245,15 @@ def test_a_rank_that_dies_while_nobody_asks_is_said_at_once(tmp_path: Path) -> N
     async def last_words() -> str:
         child = await Child.start(start)
         said = ""
+
+        def hear(message: FromEngine) -> None:
+            nonlocal said
+            if isinstance(message, Ready):
+                os.kill(min(children(child.pid)), signal.SIGKILL)
+            said = message.message if isinstance(message, Lost) else said
+
         async with asyncio.timeout(200):
-            async for message in child.messages():
-                if isinstance(message, Ready):
-                    os.kill(min(children(child.pid)), signal.SIGKILL)
-                said = message.message if isinstance(message, Lost) else said
+            await child.listen(hear)
         await child.end()
         return said
 
@@ -410,13 +414,16 @@ def test_an_engine_that_hangs_says_which_rank_does(tmp_path: Path, monkeypatch: 
 
     async def hangs() -> str:
         child, said = await Child.start(start), ""
+
+        def hear(message: FromEngine) -> None:
+            nonlocal said
+            if isinstance(message, Ready):
+                child.send(Submit(id=0, prompt_ids=[1, POISON, 2], params=SamplingParams(seed=1)))
+            if isinstance(message, Stalled) and re.match(told, said := message.message):
+                child.kill()
+
         async with asyncio.timeout(120):
-            async for message in child.messages():
-                if isinstance(message, Ready):
-                    child.send(Submit(id=0, prompt_ids=[1, POISON, 2], params=SamplingParams(seed=1)))
-                if isinstance(message, Stalled) and re.match(told, said := message.message):
-                    break
-        child.kill()
+            await child.listen(hear)
         await child.end()
         return said
 

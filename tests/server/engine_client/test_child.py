@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from outpace.distributed.workers import Worker
 from outpace.server.engine_client import child as module
 from outpace.server.engine_client.child import Child
-from outpace.server.wire import CannotStart, Start
+from outpace.server.wire import Beat, CannotStart, FromEngine, Lost, Start, WireError, pack
 from server.running import SECONDS, is_alive
 
 START = Start(model="/no/such/model", drafter=None, dtype="float32", device="cpu", aux_boundaries=None, options={})
@@ -45,7 +47,8 @@ async def gone(pid: int) -> None:
 def test_one_that_cannot_load_says_so_and_how_it_ended() -> None:
     async def work() -> None:
         child = await Child.start(START)
-        said = [message async for message in child.messages()]
+        said: list[FromEngine] = []
+        await child.listen(said.append)
         assert isinstance(said[-1], CannotStart) and "/no/such/model" in said[-1].message
         assert await child.end() == "ended with exit code 0"
         assert not Path(f"/proc/{child.pid}").exists()
@@ -91,11 +94,11 @@ def test_nobody_waits_for_one_that_cannot_be_killed(monkeypatch: pytest.MonkeyPa
 def test_one_whose_start_is_given_up_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Worker", Started)
 
-    async def never(**options: object) -> None:
+    async def never(*arguments: object, **options: object) -> None:
         os.kill(Started.last.pid, signal.SIGSTOP)  # it would not notice
         await asyncio.sleep(SECONDS)
 
-    monkeypatch.setattr(asyncio, "open_connection", never)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", never)
 
     async def work() -> None:
         starting = asyncio.create_task(Child.start(START))
@@ -104,5 +107,64 @@ def test_one_whose_start_is_given_up_is_not_left(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(asyncio.CancelledError):
             await starting
         await gone(Started.last.pid)
+
+    run(work)
+
+
+class Speaking:
+    """Stands for a `Worker`: a process that says what a test writes."""
+
+    def __init__(self, *words: object, **options: object) -> None:
+        self.connection, self.theirs = socket.socketpair()
+        self.pid, self.ended = 0, Future[int]()
+        Speaking.last = self
+
+    last: Speaking
+
+
+@pytest.mark.parametrize("wrong", [b"\xff" * 8, pack(Lost(message="no"))], ids=["no message", "one that is refused"])
+def test_nothing_is_heard_behind_what_is_wrong(wrong: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Worker", Speaking)
+    heard: list[FromEngine] = []
+
+    def hear(message: FromEngine) -> None:
+        if isinstance(message, Lost):
+            raise WireError("refused")
+        heard.append(message)
+
+    async def work() -> None:
+        child = await Child.start(START)
+        worker = Speaking.last
+        with worker.theirs:
+            worker.theirs.sendall(pack(Beat()) + wrong + pack(Beat()))
+            with pytest.raises(WireError):
+                await child.listen(hear)
+            assert heard == [Beat()]
+            worker.ended.set_result(0)
+            assert await child.end() == "ended with exit code 0"
+
+    run(work)
+
+
+def test_who_gives_up_listening_hears_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Worker", Speaking)
+    heard: list[FromEngine] = []
+
+    async def work() -> None:
+        child = await Child.start(START)
+        worker = Speaking.last
+        with worker.theirs:
+            listening = asyncio.create_task(child.listen(heard.append))
+            worker.theirs.sendall(pack(Beat()))
+            while not heard:
+                await asyncio.sleep(0)
+            listening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await listening
+            worker.theirs.sendall(pack(Beat()))
+            await asyncio.sleep(0.01)
+            assert heard == [Beat()]
+            worker.ended.set_result(0)
+            await child.end()
 
     run(work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 import pytest
@@ -44,7 +44,7 @@ class Scripted:
     def send(self, message: ToEngine) -> None:
         pass
 
-    async def messages(self) -> AsyncIterator[FromEngine]:
+    async def listen(self, hear: Callable[[FromEngine], None]) -> None:
         for step in self._script:
             if isinstance(step, float):
                 pause = asyncio.create_task(self._killed.wait())
@@ -54,7 +54,7 @@ class Scripted:
                     return
             else:
                 assert not isinstance(step, OSError)
-                yield step
+                hear(step)
 
     def kill(self) -> None:
         self._killed.set()

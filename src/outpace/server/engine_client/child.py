@@ -4,16 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
 from outpace.distributed.workers import SECONDS_TO_END, Worker, end_in_words
 from outpace.server.wire import Frames, FromEngine, Start, ToEngine, pack
 
-READ_BYTES = 1 << 18
 ENVIRONMENT = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
 """On a CPU PyTorch and oneDNN keep a compiled product for every shape that they met, 1,024 of them each, which is
 hundreds of megabytes once prompts of all lengths have come. What decodes is a few dozen shapes. The user's own
 environment wins."""
+
+
+class _Line(asyncio.Protocol):
+    """The socket to a process. What comes is heard in the turn of the loop that brings it: whoever waited for a stream
+    of it would be woken in the next."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Raises what hearing raised; whoever gives up waiting for it hears no more."""
+        self.hear: Callable[[FromEngine], None]
+        self._frames: Frames[FromEngine] = Frames(FromEngine)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.pause_reading()  # until somebody hears
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended.done():
+            return
+        try:
+            for message in self._frames.feed(data):
+                self.hear(message)
+        except Exception as error:
+            self.ended.set_exception(error)
+            self.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 class Child:
@@ -23,11 +53,10 @@ class Child:
         pid: its process id.
     """
 
-    def __init__(self, worker: Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, worker: Worker, line: _Line) -> None:
         self.pid = worker.pid
         self._worker = worker
-        self._reader = reader
-        self._writer = writer
+        self._line = line
 
     @classmethod
     async def start(cls, settings: Start) -> Child:
@@ -38,12 +67,12 @@ class Child:
         """
         worker = Worker("outpace.server.engine_process.process", defaults=ENVIRONMENT)
         try:
-            reader, writer = await asyncio.open_connection(sock=worker.connection)
+            _, line = await asyncio.get_running_loop().create_connection(_Line, sock=worker.connection)
         except BaseException:
             worker.connection.close()
             worker.kill()  # it may not have come as far as to notice
             raise
-        child = cls(worker, reader, writer)
+        child = cls(worker, line)
         child.send(settings)
         return child
 
@@ -54,20 +83,19 @@ class Child:
             WireError: it is too large.
         """
         frame = pack(message)
-        if not self._writer.is_closing():
-            self._writer.write(frame)
+        if not self._line.transport.is_closing():
+            self._line.transport.write(frame)
 
-    async def messages(self) -> AsyncIterator[FromEngine]:
-        """What it says, until it hangs up.
+    async def listen(self, hear: Callable[[FromEngine], None]) -> None:
+        """Has `hear` told what it says, until it hangs up.
 
         Raises:
             WireError: it said something that is no message.
+            Exception: what `hear` raised, after which nothing more is heard.
         """
-        frames: Frames[FromEngine] = Frames(FromEngine)
-        with contextlib.suppress(ConnectionError):
-            while data := await self._reader.read(READ_BYTES):
-                for message in frames.feed(data):
-                    yield message
+        self._line.hear = hear
+        self._line.transport.resume_reading()
+        await self._line.ended
 
     def kill(self) -> None:
         """Ends it at once, and the ranks that it started: one that hangs would not notice, and keep its memory."""
@@ -75,7 +103,7 @@ class Child:
 
     async def end(self) -> str:
         """Hangs up, which ends it, kills it if that does not help, and says how it ended."""
-        self._writer.close()
+        self._line.transport.close()
         if how := await self._how_it_ended():
             return how
         self.kill()

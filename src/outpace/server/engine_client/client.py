@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Literal
 
@@ -13,20 +14,15 @@ from outpace.server.engine_client.desk import Desk
 from outpace.server.engine_client.jobs import Submission, Unavailable, Wanted
 from outpace.server.engine_client.restarts import Restarts
 from outpace.server.wire import (
-    Aborted,
-    Accepted,
     AskState,
     Beat,
-    Broken,
     CannotStart,
+    FromEngine,
     Lost,
-    Piece,
     Ready,
-    Refused,
     Stalled,
     Start,
     State,
-    Untried,
     WireError,
 )
 
@@ -76,6 +72,8 @@ class EngineClient:
         """Seconds since the process was heard, while it loads or has work."""
         self._stalled = ""
         """What its ranks were doing when it last said that it does not get on."""
+        self._said = ""
+        """Why the process goes down, as far as it said so."""
         self._tell = tell
         self._child: Child | None = None
         """From its start until it is gone."""
@@ -179,7 +177,7 @@ class EngineClient:
         Raises:
             ConfigError: what it was to load cannot be loaded, and never was.
         """
-        said, self._silence, self._stalled = "", 0.0, ""
+        self._said, self._silence, self._stalled = "", 0.0, ""
         try:
             child = await Child.start(self._settings)
         except OSError as error:
@@ -188,32 +186,16 @@ class EngineClient:
         self._tell("engine started", {"pid": child.pid})
         watch = asyncio.create_task(self._watch(child))
         try:
-            async for message in child.messages():
-                self._stalled = message.message if isinstance(message, Stalled) else ""
-                if not self._stalled:
-                    self._silence = 0.0
-                match message:
-                    case Stalled():
-                        pass
-                    case Lost(message=why):
-                        said = f": {why}"
-                    case CannotStart(message=why):
-                        if not self.described:
-                            raise ConfigError(why)
-                        said = f", for it could not load what the one before it served: {why}"
-                    case Ready(settings=settings):
-                        self._ready(child, settings)
-                    case _:
-                        self._hear(message)
+            await child.listen(partial(self._hear, child))
         except WireError as error:
-            said = f": {error}"
+            self._said = f": {error}"
         finally:
             hung = watch.result() if watch.done() else ""
             watch.cancel()
             served, self._serves = self._serves, False
             how = await asyncio.shield(child.end())
             self._child = None
-        return hung or how + said, served
+        return hung or how + self._said, served
 
     async def _watch(self, child: Child) -> str:
         """Kills a process that hangs, and says how it did; ends only then."""
@@ -231,15 +213,31 @@ class EngineClient:
                 ranks = f": {self._stalled}" if self._stalled else ""
                 return f"hung and was killed: {doing} and gave no sign of life for {limit:g} s{ranks}"
 
-    def _hear(self, message: Accepted | Refused | Untried | Broken | Piece | Aborted | State | Beat) -> None:
+    def _hear(self, child: Child, message: FromEngine) -> None:
+        """What the process says.
+
+        Raises:
+            ConfigError: what it was to load cannot be loaded, and never was.
+        """
+        self._stalled = message.message if isinstance(message, Stalled) else ""
+        if not self._stalled:
+            self._silence = 0.0
         match message:
+            case Stalled() | Beat():
+                pass
+            case Lost(message=why):
+                self._said = f": {why}"
+            case CannotStart(message=why):
+                if not self.described:
+                    raise ConfigError(why)
+                self._said = f", for it could not load what the one before it served: {why}"
+            case Ready(settings=settings):
+                self._ready(child, settings)
             case State(ask=ask):
                 if ask in self._asked and not self._asked[ask].done():
                     self._asked[ask].set_result(message)
-            case Accepted() | Piece() | Refused() | Untried() | Broken() | Aborted():
+            case _:
                 self.desk.hear(message)
-            case Beat():
-                pass
 
     def _ready(self, child: Child, settings: dict[str, Any]) -> None:
         self._serves, self.described, self._silence = True, settings, 0.0

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import socket
-import sys
-from contextlib import suppress
 from functools import partial
 from math import inf
-from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 
 from outpace.engine.llm import LLM
@@ -24,11 +22,13 @@ from outpace.fingerprint import machine
 from outpace.server.engine_process.pulse import Pulse
 from outpace.server.engine_process.serving import Serving
 from outpace.server.wire import (
+    Accepted,
     Beat,
     CannotStart,
     Frames,
     FromEngine,
     Lost,
+    Piece,
     Ready,
     Stalled,
     Start,
@@ -41,42 +41,45 @@ READ_BYTES = 1 << 18
 
 
 class Inbox:
-    """Messages as they come, read by a thread of its own: the end of the connection is noticed in the longest step."""
+    """Messages as they come, read by the thread that obeys them: another would have to wake it. One of its own waits
+    for the end of the connection alone, which is noticed in the longest step."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._messages: SimpleQueue[ToEngine | None] = SimpleQueue()
-        """None only wakes."""
-        Thread(target=self._read, name="inbox", daemon=True).start()
+        self._frames: Frames[ToEngine] = Frames(ToEngine)
+        self._woken, self._waker = os.pipe()
+        self._there = select.poll()
+        self._there.register(connection, select.POLLIN)
+        self._there.register(self._woken, select.POLLIN)
+        Thread(target=self._await_end, name="inbox", daemon=True).start()
 
     def wait(self) -> list[ToEngine]:
-        """What is there, once there is something; sleeps until then. Nothing, if it was only woken."""
-        first = self._messages.get()
-        return self.take() if first is None else [first, *self.take()]
+        """What is there, once something came; sleeps until then. Nothing, if it was a part, or if it was only woken."""
+        return self._read(None)
 
     def wake(self) -> None:
         """Ends `wait`, from any thread."""
-        self._messages.put(None)
+        os.write(self._waker, b"!")
 
     def take(self) -> list[ToEngine]:
         """What is there now."""
+        return self._read(0)
+
+    def _read(self, seconds: int | None) -> list[ToEngine]:
         taken: list[ToEngine] = []
-        with suppress(Empty):
-            while True:
-                if (message := self._messages.get_nowait()) is not None:
-                    taken.append(message)
+        for descriptor, _ in self._there.poll(seconds):
+            if descriptor == self._woken:
+                os.read(self._woken, READ_BYTES)
+            elif data := self._connection.recv(READ_BYTES):
+                taken += self._frames.feed(data)
+            else:
+                os._exit(0)
         return taken
 
-    def _read(self) -> None:
-        frames: Frames[ToEngine] = Frames(ToEngine)
-        try:
-            while data := self._connection.recv(READ_BYTES):
-                for message in frames.feed(data):
-                    self._messages.put(message)
-        except ConnectionError:
-            pass  # the server was killed
-        except Exception as error:  # whatever it is, nothing more would be heard
-            print(f"outpace engine: {error}", file=sys.stderr, flush=True)
+    def _await_end(self) -> None:
+        end = select.poll()
+        end.register(self._connection, 0)  # the end is always told
+        end.poll()
         os._exit(0)
 
 
@@ -88,6 +91,8 @@ class Outbox:
         self._lock = Lock()
         """The pulse has a thread of its own."""
         self._frames: list[bytes] = []
+        self._begins = False
+        """Somebody's first byte or first token is among them."""
 
     def put(self, message: FromEngine) -> None:
         """To be sent by the next `flush`.
@@ -98,14 +103,22 @@ class Outbox:
         frame = pack(message)
         with self._lock:
             self._frames.append(frame)
+            self._begins |= isinstance(message, Accepted) or (
+                isinstance(message, Piece) and message.first_s is not None
+            )
 
     def flush(self) -> None:
-        """Sends what was put."""
+        """Sends what was put. The kernel likes to wake the other side on this core, behind the step that comes now:
+        where an answer begins, that side goes first. Later it may find what several steps came to, which is less work.
+        """
         with self._lock:
             if self._frames:
-                data = b"".join(self._frames)
+                data, begins = b"".join(self._frames), self._begins
                 self._frames.clear()
+                self._begins = False
                 self._connection.sendall(data)
+                if begins:
+                    os.sched_yield()
 
     def send(self, message: FromEngine) -> None:
         """Now, behind what was put before."""
@@ -138,7 +151,10 @@ def _tell_of_ranks(llm: LLM, serving: Serving, outbox: Outbox) -> None:
 
 def serve(inbox: Inbox, outbox: Outbox) -> None:
     """Loads, then steps while there is work and sleeps while there is none."""
-    start, *others = inbox.wait()
+    first: list[ToEngine] = []
+    while not first:
+        first = inbox.wait()
+    start, *others = first
     if not isinstance(start, Start):
         raise WireError(f"{type(start).__name__} came before Start")
     pulse = Pulse(get_ident(), lambda: outbox.send(Beat()), longest_step=inf)

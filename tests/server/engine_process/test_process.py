@@ -1,0 +1,94 @@
+"""The engine process's connection: messages in, messages out, and its end, which is noticed at any time."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from threading import Event, Thread
+
+import pytest
+
+from outpace.server.engine_process.process import Inbox, Outbox
+from outpace.server.wire import Abort, Accepted, AskState, Frames, FromEngine, Piece, Tally, pack
+from server.running import SECONDS
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def exited(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Set where the process would end."""
+    found = Event()
+    monkeypatch.setattr(os, "_exit", lambda code: found.set())
+    return found
+
+
+@pytest.fixture
+def pair(exited: Event) -> Iterator[Pair]:
+    """The engine's end and the other side's; an inbox's thread ends with the latter, before `_exit` is itself again."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            yield ours, theirs
+        assert exited.wait(SECONDS)
+
+
+def test_messages_are_taken_when_they_are_whole(pair: Pair) -> None:
+    ours, theirs = pair
+    inbox = Inbox(ours)
+    assert inbox.take() == []
+    messages = [AskState(ask=1), Abort(id=2), AskState(ask=3)]
+    first, *others = map(pack, messages)
+    theirs.sendall(first[:-1])
+    assert inbox.wait() == []
+    theirs.sendall(first[-1:] + b"".join(others))
+    assert inbox.wait() == messages
+    assert inbox.take() == []
+
+
+def test_a_wait_ends_when_it_is_woken(pair: Pair) -> None:
+    inbox = Inbox(pair[0])
+    waker = Thread(target=inbox.wake)
+    waker.start()
+    assert inbox.wait() == []
+    waker.join()
+    pair[1].sendall(pack(AskState(ask=1)))
+    assert inbox.wait() == [AskState(ask=1)], "and the next one does not"
+
+
+def test_the_end_is_noticed_in_the_longest_step(pair: Pair, exited: Event) -> None:
+    ours, theirs = pair
+    Inbox(ours)
+    theirs.sendall(pack(AskState(ask=1)))  # nobody takes it
+    assert not exited.wait(0.05)
+    theirs.close()
+    assert exited.wait(SECONDS)
+
+
+def test_who_is_told_of_an_answers_begin_goes_first(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both share a core, the step that follows would hold up what was just sent."""
+    ours, theirs = pair
+    Inbox(ours)
+    frames: Frames[FromEngine] = Frames(FromEngine)
+    gave_way: list[list[FromEngine]] = []
+
+    def heard() -> list[FromEngine]:
+        return list(frames.feed(theirs.recv(1 << 16)))
+
+    monkeypatch.setattr(os, "sched_yield", lambda: gave_way.append(heard()))
+    outbox = Outbox(ours)
+    outbox.flush()
+    begins = [Accepted(id=1), Accepted(id=2)]
+    outbox.put(begins[0])
+    assert gave_way == []
+    outbox.send(begins[1])
+    outbox.send(first := piece(first_s=0.1))
+    assert gave_way == [begins, [first]]
+    outbox.send(later := piece(first_s=None))
+    outbox.flush()
+    assert heard() == [later] and len(gave_way) == 2
+
+
+def piece(first_s: float | None) -> Piece:
+    return Piece(id=1, text="a", token_ids=(3,), finish_reason=None, tally=Tally(), first_s=first_s)
