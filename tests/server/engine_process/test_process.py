@@ -92,3 +92,13 @@ def test_who_is_told_of_an_answers_begin_goes_first(pair: Pair, monkeypatch: pyt
 
 def piece(first_s: float | None) -> Piece:
     return Piece(id=1, text="a", token_ids=(3,), finish_reason=None, tally=Tally(), first_s=first_s)
+
+
+def test_a_server_that_was_killed_is_no_error_of_ours(pair: Pair, exited: Event) -> None:
+    """It had not read what it was sent, so the kernel calls that a reset."""
+    ours, theirs = pair
+    inbox = Inbox(ours)
+    ours.sendall(b"unread")
+    theirs.close()
+    assert inbox.wait() == []
+    assert exited.is_set()

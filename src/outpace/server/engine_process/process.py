@@ -70,11 +70,18 @@ class Inbox:
         for descriptor, _ in self._there.poll(seconds):
             if descriptor == self._woken:
                 os.read(self._woken, READ_BYTES)
-            elif data := self._connection.recv(READ_BYTES):
+            elif data := self._receive():
                 taken += self._frames.feed(data)
             else:
                 os._exit(0)
         return taken
+
+    def _receive(self) -> bytes:
+        """What came; nothing if the other side is gone."""
+        try:
+            return self._connection.recv(READ_BYTES)
+        except ConnectionError:
+            return b""  # it was killed
 
     def _await_end(self) -> None:
         end = select.poll()
