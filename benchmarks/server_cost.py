@@ -59,6 +59,7 @@ from outpace.models.drafter import Drafter
 from outpace.models.drafters.checkpoint import save_drafter
 from outpace.models.registry import load_target
 from outpace.models.source import locate
+from outpace.server.monitoring.recent import MOST
 
 MAX_CONTEXT = 2048
 SPECIAL = ("<|im_start|>", "<|im_end|>")
@@ -67,8 +68,6 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 ENGINE, SERVER, NOTHING = "engine", "server", "no_server"
-MOST_REQUESTS = 40
-"""Of which a server says what they took."""
 WARM_UP = 2
 AT_ONCE = """
 import socket
@@ -93,10 +92,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--in-a-row", type=int, default=1, metavar="N", help="of so many chats one after the other the last counts"
     )
     args = parser.parse_args(argv)
-    if not 1 <= args.in_a_row <= (most := MOST_REQUESTS // (WARM_UP + 1)):
+    if not 1 <= args.in_a_row <= (most := MOST // (WARM_UP + 1)):
         parser.error(f"--in-a-row is {args.in_a_row}; it must be 1 … {most}")
-    if not 1 <= args.rounds <= (most := MOST_REQUESTS // args.in_a_row - WARM_UP):
-        parser.error(f"--rounds is {args.rounds}; it must be 1 … {most}")
+    if not 1 <= args.rounds <= (most := MOST // args.in_a_row - WARM_UP):
+        parser.error(f"--rounds is {args.rounds}; with --in-a-row {args.in_a_row} it must be 1 … {most}")
     return args
 
 

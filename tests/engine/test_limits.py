@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,10 +26,24 @@ def refusal(prompt_ids: Any, **params: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "wrong", [-1, VOCAB, 1 << 31, 1 << 32, (1 << 32) + 5, -(1 << 40), 1 << 70, 1.5, "7", None, np.int64(VOCAB)]
+    "wrong",
+    [
+        -1,
+        VOCAB,
+        1 << 31,
+        1 << 32,
+        (1 << 32) + 5,
+        -(1 << 40),
+        1 << 70,
+        1.5,
+        "7",
+        None,
+        np.int64(VOCAB),
+        torch.tensor(1.5),
+    ],
 )
 def test_the_first_wrong_id_is_named_with_its_place(wrong: Any) -> None:
-    told = f"prompt[2]: token id {wrong} is unknown; ids are 0 … 99"
+    told = f"prompt[2]: token id {wrong!s} is unknown; ids are 0 … 99"
     for prompt_ids in ([1, 2, wrong], (1, 2, wrong, 3, VOCAB)):
         assert refusal(prompt_ids) == told
 

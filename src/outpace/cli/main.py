@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -73,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"outpace: {error}", file=sys.stderr)
         return REFUSED
     except KeyboardInterrupt:
-        print(file=sys.stderr)
+        with suppress(OSError):  # the terminal may be closed
+            print(file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader went away. Python would complain once more when it flushes at exit.

@@ -110,18 +110,17 @@ class Engine:
             return any(not sequence.over for sequence in self._sequences.values())
         return self.scheduler.busy
 
-    def add(self, prompt_ids: TokenIds[int], params: SamplingParams, max_tokens: int | None = None) -> int:
+    def add(self, prompt_ids: TokenIds[int], params: SamplingParams, *, checked: int | None = None) -> int:
         """Queues a request and returns its id.
 
         Args:
             prompt_ids, params: what is asked.
-            max_tokens: what `check` said of them; None asks it.
+            checked: what `check` said of them; None asks it.
 
         Raises:
             RequestError: `check` says why, or there is no memory for what its parameters need.
         """
-        if max_tokens is None:
-            max_tokens = self.check(prompt_ids, params)
+        max_tokens = self.check(prompt_ids, params) if checked is None else checked
         if params.processed:
             self.runner.provide()
         seed = secrets.randbelow(MAX_SEED) if params.seed is None else params.seed

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import numpy as np
 
 from outpace.config import SamplingParams
-from outpace.engine.inputs import is_id
 from outpace.errors import RequestError
 from outpace.wording import count_of
 
@@ -59,7 +60,7 @@ class Limits:
         if _all_below(self.vocab_size, token_ids):
             return
         for place, token in enumerate(token_ids):
-            if not (is_id(token) and 0 <= token < self.vocab_size):
+            if not _is_below(self.vocab_size, token):
                 last = self.vocab_size - 1
                 raise RequestError(f"{where}[{place}]: token id {token!s:.60} is unknown; ids are 0 … {last}")
 
@@ -91,3 +92,11 @@ def _all_below(limit: int, token_ids: Collection[int]) -> bool:
     except (OverflowError, TypeError):
         return False
     return not ids or int(np.asarray(ids).max()) < limit
+
+
+def _is_below(limit: int, token_id: SupportsIndex) -> bool:
+    """As `_all_below`, of one."""
+    try:
+        return 0 <= operator.index(token_id) < limit
+    except TypeError:
+        return False

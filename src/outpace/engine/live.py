@@ -46,7 +46,7 @@ class LiveAnswer:
 
     def begin(self) -> None:
         """Queues it."""
-        self._request_id = self._engine.add(self.prompt_ids, self._params, self._max_tokens)
+        self._request_id = self._engine.add(self.prompt_ids, self._params, checked=self._max_tokens)
 
     def take(self) -> Chunk | None:
         """What was written since the last time; None if nothing.

@@ -224,12 +224,10 @@ class Target(nn.Module):
 
 
 def _telling(kinds: Sequence[Hashable]) -> frozenset[int]:
-    """Of layers of these kinds those that launch what none before them does: the first of a kind behind each other
-    kind, since a layer's first norm reads what the one before it has left."""
-    first: dict[tuple[Hashable, Hashable], int] = {}
-    for index, (before, kind) in enumerate(zip((None, *kinds), kinds, strict=False)):
-        first.setdefault((before, kind), index)
-    return frozenset(first.values())
+    """Of layers of these kinds as many as launch every kernel: the first of each kind, and the one behind it, whose
+    first norm reads what such a layer leaves."""
+    firsts = {kind: index for index, kind in reversed(list(enumerate(kinds)))}
+    return frozenset(index for first in firsts.values() for index in (first, first + 1) if index < len(kinds))
 
 
 def _kind(layer: nn.Module) -> tuple[Hashable, ...]:

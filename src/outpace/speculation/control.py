@@ -24,8 +24,9 @@ BUDGET = 0.015
 FIRST_CREDIT = 4.0
 """What may be lost before plain decoding has earned anything, in plain steps."""
 MOST_CREDIT = 24.0
-"""What may be saved up, in plain steps, and so about what a single window may lose beside its own budget: 3% of 2,000
-plain steps, or of 3,200 where catch-ups are dearest. Less would not pay for a probe behind such a catch-up."""
+"""What may be saved up, in plain steps, and so about what a single window may lose beside its budget. With both, one of
+2,000 plain steps loses less than 3%, or of 3,200 where catch-ups are dearest. Less would not pay for a probe behind
+such a catch-up."""
 PROBE_CYCLES = 6
 """Of one row; of several fewer, since each of them says something."""
 LEAST_PROBE_CYCLES = 2

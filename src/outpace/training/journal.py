@@ -6,6 +6,7 @@ expected acceptance the chance that a sampled draft is accepted; what lies outsi
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any, Self, TextIO
 from outpace.wording import count_of
 
 Record = dict[str, Any]
+_CLOSED = (errno.EIO, errno.EPIPE)
+"""What writing says where a terminal is closed, or nobody reads."""
 
 
 class Journal:
@@ -36,7 +39,9 @@ class Journal:
             line = describe(record)
             try:
                 print(line, file=self._show, flush=True)
-            except OSError:
+            except OSError as error:
+                if error.errno not in _CLOSED:
+                    raise
                 self._show = None
 
     def __enter__(self) -> Self:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from threading import Event, Thread
 
 import pytest
 
+from outpace.server.engine_process import process
 from outpace.server.engine_process.process import Inbox, Outbox
-from outpace.server.wire import Abort, Accepted, AskState, Frames, FromEngine, Piece, Tally, pack
+from outpace.server.wire import Abort, Accepted, AskState, Frames, FromEngine, Lost, Piece, Tally, pack
 from server.running import SECONDS
 
 Pair = tuple[socket.socket, socket.socket]
@@ -101,4 +103,28 @@ def test_a_server_that_was_killed_is_no_error_of_ours(pair: Pair, exited: Event)
     ours.sendall(b"unread")
     theirs.close()
     assert inbox.wait() == []
+    assert exited.is_set()
+
+
+def test_a_connection_that_breaks_elsewhere_is_an_error_that_is_told(
+    pair: Pair, exited: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise ConnectionResetError("of a library's")
+
+    monkeypatch.setattr(process, "serve", broken)
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    ours, theirs = pair
+    monkeypatch.setattr(socket, "socket", lambda fileno: ours)
+    with pytest.raises(ConnectionResetError):
+        process.main(ours.fileno())
+    (lost,) = Frames[FromEngine](FromEngine).feed(theirs.recv(1 << 16))
+    assert isinstance(lost, Lost) and "of a library's" in lost.message
+
+
+def test_who_has_nobody_to_tell_ends(pair: Pair, exited: Event) -> None:
+    ours, theirs = pair
+    outbox = Outbox(ours)
+    theirs.close()
+    outbox.send(Accepted(id=1))
     assert exited.is_set()

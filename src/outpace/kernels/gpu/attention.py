@@ -174,8 +174,8 @@ def paged_attention(
     first = start_B if first_B is None else first_B
     shared = {"WINDOW": window or 0, "HAS_FIRST": first_B is not None, "D": D, "LEAST": LEAST}
     shared |= {"BLOCK_T": BLOCK_T, "BLOCK_D": max(16, triton.next_power_of_2(D))} | overlapped(q_BSHD.device)
-    num_splits = min(splits, triton.cdiv(reach, LEAST))  # no row has more
-    _attend[(triton.cdiv(G * S, tiling.queries) * num_splits, num_kv_heads, B)](
+    num_launched = min(splits, triton.cdiv(reach, LEAST))  # no row has more
+    _attend[(triton.cdiv(G * S, tiling.queries) * num_launched, num_kv_heads, B)](
         q_BSHD,
         keys_NHD,
         values_NHD,

@@ -1,8 +1,9 @@
 """Kernels in a row without the gaps between them (programmatic dependent launch, from Hopper on).
 
 A kernel that was launched so starts while those before it still run; when its `wait` returns all of them have ended,
-since each of them waited too. Before that it may read only what none of them writes: weights; and, directly behind a
-product, everything older than that product, which lets the next kernel start only after its own wait.
+since each of them waited too: at least one program of it, for a launch ends with its last program. Before that it may
+read only what none of them writes: weights; and, directly behind a kernel that lets the next one start only after its
+own wait, as products and experts do, everything older than that kernel. Others let the next one start at once.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -119,7 +119,7 @@ def _decode(
     low, high, origin, share = span(start, first, num_tokens, num_pages * PAGE, WINDOW, num_splits, BLOCK_T, 0)
     begin = tl.maximum(origin + split * share, low)
     end = tl.minimum(origin + (split + 1) * share, high)
-    if begin >= end:
+    if SPLIT and begin >= end:
         return  # the row is too short for so many splits
     d = tl.arange(0, BLOCK_D)
     real_D = d < D

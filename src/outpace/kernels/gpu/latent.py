@@ -71,7 +71,7 @@ def _attend_latent(
     low, high, origin, share = span(start, first, num_tokens, num_pages * PAGE, 0, num_splits, BLOCK_T, 0)
     begin = tl.maximum(origin + split * share, low)
     end = tl.minimum(origin + (split + 1) * share, high)
-    if begin >= end:
+    if SPLIT and begin >= end:
         return  # the row is too short for so many splits
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     token_M = m // N

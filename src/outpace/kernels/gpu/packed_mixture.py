@@ -70,7 +70,7 @@ def _gate_up(
 ):
     """silu(gate x) · up x of one expert's pairs, for a tile of outputs and a split of the inputs."""
     wait(PDL)
-    launch_next(PDL)
+    launch_next(PDL)  # not before: down reads groups and scores ahead of its own wait
     tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     expert = tl.load(expert_ptr + group).to(tl.int64)
     pair_M, live_M, row_M = _rows(pair_ptr, group, M)

@@ -140,7 +140,8 @@ def _best_of_all(
 
 
 def _splits(num_places: int, num_ids: int) -> int:
-    """Into how many splits each row of logits is cut: a power of two, since each number is a compilation."""
+    """Into how many splits each row of logits is cut: a power of two, since each number is a compilation of what finds
+    the best of them."""
     splits = _MIN_SPLITS
     while splits < _MAX_SPLITS and 2 * splits * num_places <= _PROGRAMS:
         splits *= 2

@@ -1,5 +1,4 @@
-"""How programs walk through a row's past (docs/log.md): for few tokens by what measured best on an H200, for many by
-arithmetic."""
+"""How programs walk through a row's past, by what measured best on an H200 (docs/log.md)."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ class Walk:
 def walk_of(num_programs: int, head_bytes: int, reach: int, max_splits: int | None) -> Walk:
     """The walk for so many rows and KV heads, times each other.
 
-    Two buffers pay while a multiprocessor has room for all of its programs. With more of them their room is worth more
-    to those that come next.
+    Two buffers pay where there are splits, or two programs a multiprocessor at most. With more of them their room is
+    worth more to those that come next.
 
     Args:
         num_programs: without splits.
@@ -83,7 +82,7 @@ def tiling_of(
 
 
 def splits_within(most: int) -> int:
-    """As many as a power of two allows, one at least: each number is a compilation."""
+    """As many as a power of two allows, one at least: each number is a compilation of the kernel that joins them."""
     return 1 << (max(1, most).bit_length() - 1)
 
 

@@ -221,7 +221,7 @@ def _limits(llm: LLM, rates: Rates, context: int) -> tuple[dict[str, dict[str, f
 def _unseen(seen: Mapping[str, Sequence[Seen]]) -> list[str]:
     """Each reason once."""
     reasons = dict.fromkeys(each.why_no_parts for rounds in seen.values() for each in rounds)
-    return [f"parts are missing: {why}" for why in reasons if why is not None]
+    return [f"parts are missing, and gaps that only a trace shows: {why}" for why in reasons if why is not None]
 
 
 def _notes(llm: LLM, served: Way, limits: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -232,7 +232,7 @@ def _notes(llm: LLM, served: Way, limits: Mapping[str, Mapping[str, float]]) -> 
         notes.append(f"cycles of k {frame['k']} could not be captured, and ran without a graph: {frame['why']}")
     if llm.target.config.mixture is not None:
         notes.append("the experts' limit supposes that tokens choose experts evenly")
-    if _beyond(served.slowdown):
+    if served.timing is None and _beyond(served.slowdown):  # else the trace is a run of its own, with no interval
         notes.append("watching cost more than 1%: parts are those of slower cycles than the phases beside them")
     if served.timing is not None and _beyond(served.timing):
         notes.append("timing phases cost more than 1%: they are those of slower cycles than the cycle above them")

@@ -62,12 +62,12 @@ class Inbox:
         os.write(self._waker, b"!")
 
     def take(self) -> list[ToEngine]:
-        """What is there now."""
+        """What is there now, or a part of it: a long prompt comes with several steps, and holds none of them up."""
         return self._read(0)
 
-    def _read(self, seconds: int | None) -> list[ToEngine]:
+    def _read(self, milliseconds: int | None) -> list[ToEngine]:
         taken: list[ToEngine] = []
-        for descriptor, _ in self._there.poll(seconds):
+        for descriptor, _ in self._there.poll(milliseconds):
             if descriptor == self._woken:
                 os.read(self._woken, READ_BYTES)
             elif data := self._receive():
@@ -123,7 +123,10 @@ class Outbox:
                 data, begins = b"".join(self._frames), self._begins
                 self._frames.clear()
                 self._begins = False
-                self._connection.sendall(data)
+                try:
+                    self._connection.sendall(data)
+                except ConnectionError:
+                    os._exit(0)  # the server was killed
                 if begins:
                     os.sched_yield()
 
@@ -143,8 +146,6 @@ def main(descriptor: int) -> None:
         serve(inbox, outbox)
     except (ConfigError, CheckpointError) as error:
         outbox.send(CannotStart(message=str(error)))
-    except ConnectionError:
-        pass  # the server was killed
     except Exception as error:
         outbox.send(Lost(message=f"{type(error).__name__}: {error}"[:2000]))
         raise
