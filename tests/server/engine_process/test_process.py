@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from threading import Event, Thread
+from threading import enumerate as enumerate_threads
 
 import pytest
 
@@ -28,12 +29,17 @@ def exited(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 @pytest.fixture
 def pair(exited: Event) -> Iterator[Pair]:
-    """The engine's end and the other side's; an inbox's thread ends with the latter, before `_exit` is itself again."""
+    """The engine's end and the other side's. An inbox's thread ends with the latter, before `_exit` is itself again: it
+    would end the tests."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             yield ours, theirs
-        assert exited.wait(SECONDS)
+        for thread in enumerate_threads():
+            if thread.name == "inbox":
+                thread.join(SECONDS)
+                assert not thread.is_alive()
+        assert exited.is_set()
 
 
 def test_messages_are_taken_when_they_are_whole(pair: Pair) -> None:
