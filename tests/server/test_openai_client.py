@@ -233,7 +233,7 @@ def test_what_operators_see(server: Server) -> None:
 
 
 def test_a_request_has_one_log_line_with_its_id(server: Server) -> None:
-    body = {"model": "tiny", "prompt": "x", "max_tokens": 8, "user": "somebody"}
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 8, "ignore_eos": True, "user": "somebody"}
     response = httpx.post(server.url + "/v1/completions", json=body, headers={"X-Request-Id": "mine-1"})
     assert response.headers["x-request-id"] == "mine-1"
     line = server.line_of("mine-1")
