@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "outpace"
 # Bottom first. A folder may import itself and what is below; folders on one line never import each other.
 LAYERS = (
     ("errors", "version", "wording"),
-    ("checks", "schema_keywords", "fingerprint", "parent"),
+    ("checks", "schema_keywords", "fingerprint", "parent", "streams"),
     ("grammar",),
     ("config",),
     ("types", "loops"),

@@ -6,7 +6,6 @@ Only the module of the command that was asked for is imported, so `outpace --hel
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ import outpace
 from outpace.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, REFUSED
 from outpace.cli.parser import Parser
 from outpace.errors import OutpaceError
+from outpace.streams import to_nowhere
 
 COMMANDS = {
     "demo": "plain and speculative decoding side by side, measured, with the reason why",
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader went away. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        to_nowhere(sys.stdout.fileno())
         return PIPE_CLOSED
 
 

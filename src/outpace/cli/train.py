@@ -15,6 +15,7 @@ from outpace.engine.devices import enter, resolve_device, resolve_dtype
 from outpace.errors import ConfigError
 from outpace.models.registry import LoadedTarget, load_target
 from outpace.models.source import locate
+from outpace.streams import to_nowhere
 from outpace.training.answers import AnswerConfig
 from outpace.training.folder import RunFolder
 from outpace.training.interrupt import Interrupt, signals_as_ctrl_c
@@ -130,12 +131,7 @@ def _tell_that_it_stops() -> None:
     try:
         os.write(STDERR, STOPPING.encode())
     except OSError:
-        _close_stderr()
-
-
-def _close_stderr() -> None:
-    """The terminal is gone: what is still said goes nowhere, and is no error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
+        to_nowhere(STDERR)  # the terminal is gone
 
 
 def _tell_how_to_go_on(args: argparse.Namespace) -> None:
@@ -158,7 +154,7 @@ def _tell_how_to_go_on(args: argparse.Namespace) -> None:
     try:
         print(f"\noutpace: {kept}; to go on:\n  {shlex.join(words)}", file=sys.stderr)
     except OSError:
-        _close_stderr()
+        to_nowhere(STDERR)  # the terminal is gone
 
 
 def _make(folder: Path) -> None:

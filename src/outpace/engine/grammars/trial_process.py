@@ -25,6 +25,7 @@ from outpace.engine.grammars.notation import build, source_of
 from outpace.engine.grammars.vocabulary import Vocabulary
 from outpace.errors import RequestError
 from outpace.grammar import Grammar
+from outpace.streams import to_nowhere
 
 CPU_S = 2.0
 """Of a core, for one grammar."""
@@ -120,7 +121,7 @@ def _try(asked: socket.socket, told: socket.socket, index: LLTokenizer, num_ids:
 
 def _bound() -> None:
     """What is above these limits ends this process. It also lets others go first, and is quiet."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    to_nowhere(2)
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
