@@ -31,8 +31,8 @@ from outpace.types import CatchUpPlan, Needs, PrefillPlan, SamplingKind
 
 SHORT_CHUNK = 16
 """Prompt tokens of the shorter of two prefills."""
-LOOKS_FOR, COMPILES_FOR = 0.6, 1.0
-"""Shares of the time until which it may find out what is to be compiled, and compile it."""
+LOOKS_FOR = 0.6
+"""Share of the time until which it may find out what is to be compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def compile_common(runner: Runner, config: ResolvedConfig) -> Compiled:
 
     def compile_found(work: Callable[[], None]) -> int:
         kernels = find(work)
-        seconds = COMPILES_FOR * config.capture_s - (time.perf_counter() - began)
+        seconds = config.capture_s - (time.perf_counter() - began)
         return compile_all(kernels, seconds, num_beside=runner.target.group.size)
 
     with torch.cuda.device(device), runner.rehearsing():

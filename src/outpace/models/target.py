@@ -155,7 +155,7 @@ class Target(nn.Module):
         delta_BSH: Tensor | Unsummed | None = None
         for index, layer in enumerate(self.layers):
             input_BSH = x_BSH
-            if not self.rehearsing or index in self._telling:
+            if self._runs(index):
                 input_BSH, x_BSH, delta_BSH = layer(x_BSH, delta_BSH, rotary, attend, index, expert_reuse)
             inputs.append(input_BSH)
         x_BSH, hidden_BSH = self.norm.add(x_BSH, delta_BSH)
@@ -172,14 +172,18 @@ class Target(nn.Module):
 
         Tokens that only fill a batch up count, since their experts are read too.
         """
-        layers = [self.layers[index] for index in sorted(self._telling)] if self.rehearsing else self.layers
-        chosen = [layer.mlp.chosen_TC for layer in layers if isinstance(layer.mlp, Mixture)]
+        mlps = [layer.mlp for index, layer in enumerate(self.layers) if self._runs(index)]
+        chosen = [mlp.chosen_TC for mlp in mlps if isinstance(mlp, Mixture)]
         mixture = self.config.mixture
         if mixture is None or not chosen:
             return None
         experts_LP = torch.stack(chosen).flatten(1).long()
         marks_LE = experts_LP.new_zeros(len(chosen), mixture.num_experts).scatter_(1, experts_LP, 1)
         return marks_LE.sum()
+
+    def _runs(self, index: int) -> bool:
+        """Whether a forward runs this layer, as all but rehearsals do."""
+        return not self.rehearsing or index in self._telling
 
     @property
     def num_cached_heads(self) -> int:
