@@ -35,6 +35,7 @@ def test_all_is_everything_public() -> None:
         "schema_keywords",
         "server",
         "speculation",
+        "streams",
         "training",
         "types",
         "version",
