@@ -53,22 +53,22 @@ def test_it_drafts_where_that_pays(accuracy: float, cycle: float, drafts: bool) 
     assert drafted > 100 if drafts else drafted < 100
 
 
-def test_prefill_leaves_out_a_drafter_that_does_not_pay_until_it_does() -> None:
+def test_prefill_leaves_out_a_drafter_that_does_not_pay_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     target = tiny_target(seed=84)
     batch = [prompt[:8] for prompt in prompts(6, seed=85)]
     plain = engine(target).generate(batch, LONG)
     llm = controlled(target, whole(plain), 0.0, 1.3)
     oracle = llm.drafter
     assert isinstance(oracle, OracleDrafter)
-    forwards: list[int] = []
-    oracle.register_forward_hook(lambda *_: forwards.append(1))
+    stored: list[int] = []
+    monkeypatch.setattr(oracle, "store", lambda *_, **__: stored.append(1))
 
     def prefill_of(index: int) -> int:
-        """Drafter forwards until the first token is there."""
-        before = len(forwards)
+        """How often drafter entries are stored until the first token is there."""
+        before = len(stored)
         chunk = next(llm.stream(batch[index], SamplingParams(max_tokens=1)))
         assert chunk.token_ids == plain[index].token_ids[:1]
-        return len(forwards) - before
+        return len(stored) - before
 
     assert prefill_of(0) == 1, "nothing is known yet"
     assert answers(llm.generate(batch[1:2], LONG)) == answers(plain[1:2])

@@ -106,6 +106,11 @@ class OracleDrafter(nn.Module):
         out = torch.stack((tokens_BS, positions_BS + ahead + 1), dim=-1).float()
         return hidden_BSH, out
 
+    def store(
+        self, tokens_BS: Tensor, hidden_BSH: Tensor, positions_BS: Tensor, attend: object, ahead: int = 0
+    ) -> None:
+        """Nothing: what it says hangs on the newest token alone."""
+
     def logits(self, out: Tensor) -> Tensor:
         tokens, positions = out.long().unbind(-1)
         return 1e4 * F.one_hot(self.said_PV[positions, tokens], VOCAB).float()

@@ -85,15 +85,31 @@ class PagedAttend:
         self._table_BP, self._start_B, self._first_B = page_table_BP, start_B, first_B
         self._slots_BS = slots_BS
         self._windows = windows
-        self._gathered = None if start_B.is_cuda else self._gather(set(windows))
+        self._gathered: AttendPages | None = None
+        """For all layers, made when the first one attends."""
 
     def __call__(self, layer: int, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
         """One layer's attention output, [B, S, heads, D]."""
-        write_kv(self._cache, layer, k_BSHD, v_BSHD, self._slots_BS)
-        keys_NHD, values_NHD = self._cache.keys_LNHD[layer], self._cache.values_LNHD[layer]
-        if self._gathered is None:
+        self.store(layer, k_BSHD, v_BSHD)
+        if self._start_B.is_cuda:
             return self._in_place(layer, q_BSHD)
+        if self._gathered is None:
+            self._gathered = self._gather(set(self._windows))
+        keys_NHD, values_NHD = self._cache.keys_LNHD[layer], self._cache.values_LNHD[layer]
         return self._gathered(q_BSHD, keys_NHD, values_NHD, self._windows[layer])
+
+    def store(self, layer: int, k_BSHD: Tensor, v_BSHD: Tensor) -> None:
+        """Writes one layer's keys and values, and attends to nothing."""
+        write_kv(self._cache, layer, k_BSHD, v_BSHD, self._slots_BS)
+
+    def store_product(
+        self, layer: int, kv_BSND: Tensor, rotary: tuple[Tensor, Tensor], norms: tuple[Tensor, Tensor, float] | None
+    ) -> None:
+        """On a GPU, the same from a product of key and value heads, contiguous and not turned; as `from_product`."""
+        from outpace.kernels.gpu.rope import turn_and_store
+
+        keys_NHD, values_NHD = self._cache.keys_LNHD[layer], self._cache.values_LNHD[layer]
+        turn_and_store(kv_BSND, rotary, norms, self._slots_BS, keys_NHD, values_NHD)
 
     def takes_few(self, num_tokens: int, num_heads: int, num_kv_heads: int) -> bool:
         """Whether `from_product` takes a product of so many tokens a row as summands."""
@@ -138,9 +154,8 @@ class PagedAttend:
                 first_B=self._first_B,
             )
         qkv_BSND = qkv.view(*qkv.shape[:2], -1, keys_NHD.shape[2])
-        return self._in_place(
-            layer, turn_and_store(qkv_BSND, rotary, norms, self._slots_BS, keys_NHD, values_NHD)
-        ).flatten(2)
+        q_BSHD = turn_and_store(qkv_BSND, rotary, norms, self._slots_BS, keys_NHD, values_NHD)
+        return self._in_place(layer, q_BSHD).flatten(2)
 
     def store_latents(
         self, layer: int, down: Tensor, rotary: tuple[Tensor, Tensor], q_weight: Tensor | None, kv_weight: Tensor,

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from outpace.distributed.group import ALONE
 from outpace.errors import ConfigError
+from outpace.kernels.attention import PagedAttend
 from outpace.models.attention import attention_of
 from outpace.models.fresh import DrafterOptions, fresh_wiring
 from outpace.models.latent import LatentAttention
@@ -167,6 +168,13 @@ class Drafter(nn.Module):
         x_BSH, normed_BSH = self.mlp_norm.add(residual_BSH, attended_BSH)
         x_BSH, out_BSH = self.norm.add(x_BSH, across(self.group, self.mlp(normed_BSH), x_BSH))
         return (out_BSH if self.wiring.norm_output else x_BSH), out_BSH
+
+    def store(
+        self, tokens_BS: Tensor, hidden_BSH: Tensor, positions_BS: Tensor, attend: PagedAttend, ahead: int = 0
+    ) -> None:
+        """What `forward` keeps of S entries of B rows, and nothing else: one layer's keys hang on its inputs alone."""
+        rotary = self.rotary(positions_BS, hidden_BSH.dtype, ahead)
+        self.attention.store(self._inputs(tokens_BS, hidden_BSH), rotary, attend, 0)
 
     def _inputs(self, tokens_BS: Tensor, hidden_BSH: Tensor) -> Tensor:
         """Normed embedding and normed hidden state side by side, [B, S, 2H]."""

@@ -77,23 +77,38 @@ class LatentAttention(nn.Module):
     def forward(self, x_BSH: Tensor, rotary: Rotary, attend: Attend, layer_index: int) -> Tensor:
         if isinstance(attend, PagedAttend) and fuses(x_BSH):
             return self._by_kernels(x_BSH, rotary, attend, layer_index)
-        query_BSQ, latent_BSR, shared_BSD = self.down(x_BSH).split_with_sizes(self.sizes, -1)
+        query_BSQ, k_BS1E = self._latents(x_BSH, rotary)
         plain_BSNP, turned_BSND = self._queries(x_BSH if self.q_norm is None else self.q_norm(query_BSQ))
         up_NPR, up_NVR = self._ups()
         absorbed_BSNR = torch.einsum("bsnp,npr->bsnr", plain_BSNP, up_NPR)
-        latent_BSR = self.kv_norm(latent_BSR)
         q_BSNE = torch.cat((absorbed_BSNR, rotate(turned_BSND, rotary)), -1) * self.query_scale
-        k_BS1E = torch.cat((latent_BSR[:, :, None], rotate(shared_BSD[:, :, None], rotary)), -1)
         o_BSNR = attend(layer_index, q_BSNE, k_BS1E, k_BS1E[..., : self.latent.kv_rank])
         return self.output(torch.einsum("bsnr,nvr->bsnv", o_BSNR, up_NVR).flatten(2))
 
     __call__ = forward
 
-    def _by_kernels(self, x_BSH: Tensor, rotary: Rotary, attend: PagedAttend, layer_index: int) -> Tensor:
+    def store(self, x_BSH: Tensor, rotary: Rotary, attend: PagedAttend, layer_index: int) -> None:
+        """Latents alone, of tokens whose output nobody asks for."""
+        if fuses(x_BSH):
+            self._store(x_BSH, rotary, attend, layer_index)
+            return
+        k_BS1E = self._latents(x_BSH, rotary)[1]
+        attend.store(layer_index, k_BS1E, k_BS1E[..., : self.latent.kv_rank])
+
+    def _latents(self, x_BSH: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """The queries' latent, not normed yet, and what `attend` takes for keys."""
+        query_BSQ, latent_BSR, shared_BSD = self.down(x_BSH).split_with_sizes(self.sizes, -1)
+        halves = self.kv_norm(latent_BSR)[:, :, None], rotate(shared_BSD[:, :, None], rotary)
+        return query_BSQ, torch.cat(halves, -1)
+
+    def _store(self, x_BSH: Tensor, rotary: Rotary, attend: PagedAttend, layer_index: int) -> Tensor | None:
+        """On a GPU; the queries' latent, if there is one."""
         q_weight = None if self.q_norm is None else self.q_norm.weight
-        query_BSQ = attend.store_latents(
-            layer_index, self.down.summands(x_BSH), rotary, q_weight, self.kv_norm.weight, NORM_EPS
-        )
+        weights = q_weight, self.kv_norm.weight
+        return attend.store_latents(layer_index, self.down.summands(x_BSH), rotary, *weights, NORM_EPS)
+
+    def _by_kernels(self, x_BSH: Tensor, rotary: Rotary, attend: PagedAttend, layer_index: int) -> Tensor:
+        query_BSQ = self._store(x_BSH, rotary, attend, layer_index)
         plain_BSNP, turned_BSND = self._queries(x_BSH if query_BSQ is None else query_BSQ)
         up_NPR, up_NVR = self._ups()
         absorbed_BSNR = by_head(plain_BSNP, up_NPR.transpose(1, 2))

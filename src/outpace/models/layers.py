@@ -186,6 +186,18 @@ class Attention(nn.Module):
 
     __call__ = forward
 
+    def store(self, x_BSH: Tensor, rotary: Rotary, attend: PagedAttend, layer_index: int) -> None:
+        """Keys and values alone, of tokens whose output nobody asks for."""
+        kv = self.qkv.from_row(x_BSH, self.num_heads * self.head_dim)
+        kv_BSND = kv.view(*kv.shape[:2], -1, self.head_dim)
+        if fuses(x_BSH):
+            attend.store_product(layer_index, kv_BSND, rotary, self._norms())
+            return
+        k, v = kv_BSND.chunk(2, 2)
+        if self.k_norm is not None:
+            k = self.k_norm(k)
+        attend.store(layer_index, rotate(k, rotary), v)
+
     def tiling_changes(self, most: int) -> list[int]:
         """Numbers of tokens up to `most`, ascending: for each tiling that a GPU takes for one row, the longest."""
         from outpace.kernels.gpu.walk import tiling_of

@@ -77,6 +77,12 @@ class Linear(nn.Module):
         fits = packed_linear.fits_packed(x, self.held)
         return packed_linear.multiply_packed(x, self.held, self.bias, gated=gated, splits=splits) if fits else None
 
+    def from_row(self, x: Tensor, first: int) -> Tensor:
+        """y without its first outputs, contiguous."""
+        if self.prepacked is not None or self.held is not None:
+            return self(x)[..., first:].contiguous()
+        return F.linear(x, self.weight[first:], None if self.bias is None else self.bias[first:])
+
     @property
     def plain_weight(self) -> Tensor:
         """`weight`, unpacked if it is held packed."""

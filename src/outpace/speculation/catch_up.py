@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outpace.kernels.kv import keep_boundaries
 from outpace.speculation.chosen import Chosen
-from outpace.speculation.draft import run_drafter
+from outpace.speculation.draft import fill_drafter
 from outpace.speculation.pair import Pair
 from outpace.speculation.prefill import last_of
 from outpace.speculation.span import Span
@@ -53,7 +53,7 @@ def catch_up(
     keep_boundaries(state.boundary_PH, fused_BSH, span.slots_BS, page_size)
     state.first_R[rows_B] = torch.where(cold_B, start_B + 1, state.first_R[rows_B])
     if num_places > 1:
-        run_drafter(pair, tokens_BS[:, 1:], fused_BSH[:, :-1], span.behind_first(), state.first_R[rows_B])
+        fill_drafter(pair, tokens_BS[:, 1:], fused_BSH[:, :-1], span.behind_first())
     state.pending_hidden_RWH[rows_B, 0] = last_of(fused_BSH, num_positions_B)[:, 0]
     state.pending_tokens_RW[rows_B, 0] = state.last_token_R[rows_B]
     state.num_pending_R.index_fill_(0, rows_B, 1)

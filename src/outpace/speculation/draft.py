@@ -69,6 +69,13 @@ def run_drafter(
     return pair.drafter(tokens_BS, hidden_BSH, span.positions_BS, attend, ahead=-1)
 
 
+def fill_drafter(pair: Pair, tokens_BS: Tensor, hidden_BSH: Tensor, span: Span) -> None:
+    """As `run_drafter` of entries whose outputs nobody asks for, which a prompt's and past ones are."""
+    assert pair.drafter is not None and pair.drafter_cache is not None
+    attend = PagedAttend(pair.drafter_cache, span.table_BP, span.start_B, span.slots_BS, (None,))
+    pair.drafter.store(tokens_BS, hidden_BSH, span.positions_BS, attend, ahead=-1)
+
+
 def _propose(
     pair: Pair, out_B1H: Tensor, sampling: Sampling, length_B: Tensor, drafts_BK: Tensor | None, ahead: int
 ) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from outpace.kernels.logprobs import tops_of
 from outpace.kernels.sample import Sampling, choose
 from outpace.speculation.chosen import Chosen
-from outpace.speculation.draft import run_drafter
+from outpace.speculation.draft import fill_drafter
 from outpace.speculation.pair import Pair
 from outpace.speculation.prompt_tops import Asked, prompt_tops
 from outpace.speculation.span import Span
@@ -60,7 +60,7 @@ def prefill(
     if verified.fused_BSH is not None:
         carried_B1H = state.pending_hidden_RWH[rows_B, :1]
         before_BSH = torch.cat((carried_B1H, verified.fused_BSH[:, :-1]), dim=1)
-        run_drafter(pair, tokens_BS, before_BSH, span, state.first_R[rows_B])
+        fill_drafter(pair, tokens_BS, before_BSH, span)
         state.pending_hidden_RWH[rows_B, 0] = last_of(verified.fused_BSH, num_tokens_B)[:, 0]
         state.pending_tokens_RW[rows_B, 0] = tokens_B1[:, 0]
     state.num_pending_R.index_fill_(0, rows_B, 1)

@@ -49,3 +49,7 @@ def test_turned_and_stored_as_one_after_another(dtype: torch.dtype, head_dim: in
     assert torch.allclose(found_q, expected_q, **close)
     assert torch.allclose(found.keys_LNHD, expected.keys_LNHD, **close)
     assert torch.equal(found.values_LNHD, expected.values_LNHD)
+    alone = cache(dtype, head_dim)
+    turn_and_store(qkv[:, :, H:].contiguous(), rotary, given, slots, alone.keys_LNHD[0], alone.values_LNHD[0])
+    assert torch.equal(alone.keys_LNHD, found.keys_LNHD), "keys and values without queries"
+    assert torch.equal(alone.values_LNHD, found.values_LNHD)
