@@ -157,7 +157,7 @@ def _measure(
         **_judge(dict(zip(names, rounds, strict=True)), fixed),
         "fixed_tok_s": {name: significant(speed) for name, speed in tried.items()},
         "pages_held": {name: decoders[name].num_pages_held for name in (AUTO, PLAIN)},
-        "control": {name: control[name] for name in ("k", "why", "switches")},
+        "control": {name: control[name] for name in ("k", "why", "switches", "catch_up_steps")},
     }
 
 

@@ -132,6 +132,20 @@ def test_probes_are_a_few_cycles_with_many_plain_steps_between() -> None:
     assert ks == ([4] * 6 + [0] * 100) * 2
 
 
+def test_probes_come_sooner_where_drafting_has_paid_and_ever_later_where_it_has_not() -> None:
+    """It pays for as long as the first probe runs, and never again."""
+    control, rows = drafting_is_useless(1.2), [Row()]
+    waits, num_plain = [], 0
+    while len(waits) < 14:
+        k = control.choose(rows).k
+        if k and num_plain:
+            waits.append(num_plain)
+        num_plain = 0 if k else num_plain + 1
+        control.observe(seen(k, 5 if k and len(waits) == 1 else 1, 1.2 if k else 1.0))
+    assert waits[:5] == [100, 25, 30, 36, 44]
+    assert waits[-2:] == [100, 100]
+
+
 @pytest.mark.parametrize(("catch_up", "needed"), [(2.0, 8.0), (10.0, 16.0)])
 @pytest.mark.parametrize("cycle", [3.5, 40.0])
 def test_a_probe_needs_credit_for_its_catch_up_as_those_before_it_were(

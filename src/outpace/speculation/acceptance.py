@@ -55,6 +55,10 @@ class Acceptance:
             self.seen_R *= self._fading ** len(cycles)
             self.seen_R += fading @ self._cycles[drafts, accepted]
 
+    def fade(self, left: float) -> None:
+        """Makes what was seen count less."""
+        self.seen_R *= left
+
     def rates(self) -> list[float]:
         """Chance at each place that a draft is accepted if those before it were; the place before is its prior."""
         reached_K, stood_K = self.seen_R.reshape(2, -1).tolist()
@@ -81,11 +85,23 @@ def batch_tokens(seen: Sequence[Array], limits: Sequence[int], prior: Sequence[f
         limits: drafts that each takes at most.
         prior: chance at each place to believe before much was seen of a request.
     """
+    stands_BK = _stands(seen, limits, prior)
+    tokens: list[float] = (len(seen) + stands_BK.sum(axis=0).cumsum()).tolist()
+    return [float(len(seen)), *tokens]
+
+
+def expected(seen: Sequence[Array], num_drafts: Sequence[int], prior: Sequence[float]) -> Array:
+    """How many of its drafts each request is expected to accept, [B]; the arguments are as `batch_tokens`'."""
+    found: Array = _stands(seen, num_drafts, prior).sum(axis=1)
+    return found
+
+
+def _stands(seen: Sequence[Array], limits: Sequence[int], prior: Sequence[float]) -> Array:
+    """Chance that all drafts up to each place stand, [B, K]; 0 behind a request's limit."""
     num_places = len(prior)
     seen_BR = np.concatenate(seen).reshape(-1, 2 * num_places)
     rates_BK = (seen_BR[:, num_places:] + STRENGTH * np.asarray(prior)) / (seen_BR[:, :num_places] + STRENGTH)
-    stands_BK = rates_BK.cumprod(axis=1)
+    stands_BK: Array = rates_BK.cumprod(axis=1)
     if min(limits) < num_places:
         stands_BK *= np.arange(num_places) < np.asarray(limits)[:, None]
-    tokens: list[float] = (len(seen) + stands_BK.sum(axis=0).cumsum()).tolist()
-    return [float(len(seen)), *tokens]
+    return stands_BK

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from outpace.speculation.acceptance import Acceptance, batch_tokens
+from outpace.speculation.acceptance import Acceptance, batch_tokens, expected
 from outpace.speculation.cost import CostTable
 from outpace.speculation.plain_checks import PlainChecks
 from outpace.speculation.prospect import Prospect, Weighed
+from outpace.speculation.surprise import Surprise
 
 BUDGET = 0.015
 """Part of the time that may be lost to speculation that does not pay."""
@@ -36,7 +37,12 @@ So even what looks very dear is tried again: it may have been measured while the
 MOST_OPEN = 16
 """Cycles whose charge waits for a plain step."""
 PROBE_EVERY = 100
-"""Plain steps between probes at least: acceptance does not change from one token to the next."""
+"""Plain steps between probes, at first and at most: acceptance does not change from one token to the next."""
+PROBE_OFTEN = 12
+"""The same at least."""
+SOONER, LONGER = 0.25, 1.2
+"""How many times as long the next probe waits: after drafting that has paid, since acceptance comes and goes, and after
+drafting that has not."""
 CATCH_UP = 1.0
 """What a catch-up takes before one was seen, in plain steps."""
 MOST_CATCH_UP = 12.0
@@ -47,6 +53,8 @@ CLEAR = 1.25
 """An advantage over plain decoding that no error of the table explains; a smaller one is checked by plain steps."""
 HOPE = 1.1
 """What a k whose cost is taken from other batches may look better than it is: so it is tried, and then known."""
+LEFT = 0.25
+"""Of what was seen of a request, where its batch surprises."""
 REQUEST_HALF_LIFE = 8.0
 OVERALL_HALF_LIFE = 256.0
 
@@ -164,8 +172,9 @@ class AutomaticControl:
         self.costs = costs
         self.calibration = calibration
         self.overall = Acceptance(max(costs.ks), OVERALL_HALF_LIFE)
-        self._fresh: list[tuple[int, int]] = []
-        """(drafts, accepted) of cycles that are not in `overall` yet."""
+        self._fresh: list[tuple[Acceptance | None, int, int]] = []
+        """A request's acceptance, drafts and accepted ones, of cycles that were not taken in yet."""
+        self._surprise = Surprise()
         self.decision = Decision(0, "nothing was asked yet")
         self.num_switches = 0
         self._pays = True
@@ -174,6 +183,9 @@ class AutomaticControl:
         self._probing = 0
         self._num_plain = 0
         """Plain steps in a row."""
+        self._probe_every = float(PROBE_EVERY)
+        self._gain = 0.0
+        """Of drafting since the last plain step, in plain steps; what resuming took is off."""
         self._catch_up = CATCH_UP
         self._plain_checks = PlainChecks()
         self._open: list[CycleSeen] = []
@@ -187,6 +199,7 @@ class AutomaticControl:
         return self._pays
 
     def choose(self, batch: Sequence[Drafting]) -> Decision:
+        self._take_in()
         drafting = [request for request in batch if request.max_k]
         decision = self._weigh(self._ahead(batch, drafting)) if drafting else Decision(0, "no request drafts")
         self.num_switches += (decision.k > 0) != (self.decision.k > 0)
@@ -196,7 +209,7 @@ class AutomaticControl:
     def _ahead(self, batch: Sequence[Drafting], drafting: Sequence[Drafting]) -> Prospect:
         limits = [request.max_k for request in drafting]
         seen = [(request.acceptance or self._unseen).seen_R for request in drafting]
-        tokens = batch_tokens(seen, limits, self._overall_rates())
+        tokens = batch_tokens(seen, limits, self.overall.rates())
         num_rows, context, most = len(batch), sum(request.num_cached for request in batch), max(limits)
         seconds = self.costs.by_k(num_rows, context)
         num_plain = num_rows - len(drafting)
@@ -229,17 +242,29 @@ class AutomaticControl:
 
     def _may_probe(self, loss: float) -> bool:
         needed = min(loss, PROBE_LOSS) + self._catch_up
-        return self._num_plain >= PROBE_EVERY and self._credit >= needed
+        return self._num_plain >= self._probe_every and self._credit >= needed
 
     def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
-        self._fresh.append((num_drafts, num_accepted))
-        if request.acceptance is not None:
-            request.acceptance.add(num_drafts, num_accepted)
+        self._fresh.append((request.acceptance, num_drafts, num_accepted))
 
-    def _overall_rates(self) -> list[float]:
-        self.overall.add_all(self._fresh)
+    def _take_in(self) -> None:
+        """What was learnt since the last choice. If it is a surprise, what was known before counts little."""
+        if not self._fresh:
+            return
+        requests, drafts, accepted = zip(*self._fresh, strict=True)
         self._fresh = []
-        return self.overall.rates()
+        own = [acceptance for acceptance in requests if acceptance is not None]
+        seen = [(acceptance or self._unseen).seen_R for acceptance in requests]
+        expected_B = expected(seen, drafts, self.overall.rates())
+        variance = float((expected_B * (drafts - expected_B)).sum())
+        if self._surprise.adds_up(sum(accepted) - float(expected_B.sum()), variance):
+            self.overall.fade(1.0 / len(requests))
+            for acceptance in own:
+                acceptance.fade(LEFT)
+        for acceptance, num_drafts, num_accepted in zip(requests, drafts, accepted, strict=True):
+            if acceptance is not None:
+                acceptance.add(num_drafts, num_accepted)
+        self.overall.add_all(list(zip(drafts, accepted, strict=True)))
 
     def observe(self, seen: CycleSeen) -> None:
         observed = self.costs.observe(seen.num_rows, seen.k, seen.context, seen.seconds, seen.touched)
@@ -261,16 +286,29 @@ class AutomaticControl:
         """Charges cycles against what a plain step is known to take by now."""
         for seen in self._open:
             steps = seen.seconds / self.costs.seconds(seen.num_rows, 0, seen.context)
-            self._credit += seen.num_emitted / seen.num_rows - steps if seen.k else BUDGET * steps
+            gain = seen.num_emitted / seen.num_rows - steps
+            self._credit += gain if seen.k else BUDGET * steps
             self._credit = max(-MOST_CREDIT, min(self._credit, MOST_CREDIT))
-            if seen.k and self._credit < 0.0:
+            if not seen.k:
+                self._judge_probe()
+                continue
+            self._gain += gain
+            if self._credit < 0.0:
                 self._probing = 0
         self._open = []
+
+    def _judge_probe(self) -> None:
+        """After drafting has ended."""
+        if self._gain:
+            factor = SOONER if self._gain > 0.0 else LONGER
+            self._probe_every = max(PROBE_OFTEN, min(self._probe_every * factor, PROBE_EVERY))
+            self._gain = 0.0
 
     def pay(self, num_rows: int, context: int, seconds: float) -> None:
         steps = min(seconds / self.costs.seconds(num_rows, 0, context), MOST_CATCH_UP)
         self._catch_up += 0.25 * (steps - self._catch_up)
         self._credit = max(-MOST_CREDIT, self._credit - steps)
+        self._gain -= steps
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -279,7 +317,8 @@ class AutomaticControl:
             "why": self.decision.why,
             "weighed": None if self.decision.weighed is None else self.decision.weighed.as_dict(),
             "switches": self.num_switches,
-            "acceptance": [round(rate, 4) for rate in self._overall_rates()],
+            "catch_up_steps": round(self._catch_up, 2),
+            "acceptance": [round(rate, 4) for rate in self.overall.rates()],
             "calibration": self.calibration,
             "experts": None if self.costs.experts is None else self.costs.experts.describe(),
             "costs": self.costs.as_dict(),
