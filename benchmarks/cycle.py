@@ -2,6 +2,7 @@
 
     python benchmarks/cycle.py                                  llama-8b at batch 1 and 8, ~2 minutes on an H200
     python benchmarks/cycle.py --batch 16 --k 3 --context 512,8192
+    python benchmarks/cycle.py --batch 128 --count 5 --rest 0.5        at full clock
     python benchmarks/cycle.py --shape tiny --device cpu --rounds 6
 
 `cycle_ms` is what serving takes: the engine's own loop, scheduler and control included, under simulated acceptance. Its
@@ -10,11 +11,15 @@ device, enqueued one ahead; negative where that is quicker) and `host_gap` (what
 come from an engine without a drafter, and `cycle_over_plain`, taken within rounds, is the break-even accept length.
 On a GPU a profiler's trace of `--count` more cycles says what share of the time no kernel ran, in all (`device`) and
 from one cycle's last kernel to the next one's first (`between_cycles`).
+
+Many rows bring a GPU to its power limit within a tenth of a second, and its clock falls; the copy rate was measured
+before. `--rest` lets it cool before each stretch, so that few cycles are timed at the clock that the limit holds for.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -58,6 +63,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     bench_line.add_grid(parser)
     parser.add_argument("--count", type=int, default=20, metavar="N", help="cycles of a cell a round (default 20)")
     parser.add_argument("--acceptance", type=float, default=0.6, metavar="X", help="chance of a draft (default 0.6)")
+    parser.add_argument(
+        "--rest", type=float, default=0.0, metavar="S", help="seconds without work before what is timed (default 0)"
+    )
     return parser.parse_args(argv)
 
 
@@ -76,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cells = cells_of(args)
 
     def measure(cell: Cell) -> Seen:
-        return _seen(decoders[cell.num_rows, cell.k], cell, args.count)
+        return _seen(decoders[cell.num_rows, cell.k], cell, args.count, args.rest)
 
     for cell in cells:
         bench_line.say(f"warming up {cell}")
@@ -107,13 +115,16 @@ def _max_tokens(count: int, k: int) -> int:
     return 2 * (count + 4) * (k + 1)
 
 
-def _seen(decoder: Decoder, cell: Cell, count: int) -> Seen:
+def _seen(decoder: Decoder, cell: Cell, count: int, rest_s: float) -> Seen:
     decoder.clear()
     runner = decoder.engine.runner
+    time.sleep(rest_s)
     device = calibrate.time_cycles(runner, cell.num_rows, cell.k, cell.context, count)
+    time.sleep(rest_s)
     phases = calibrate.time_phases(runner, cell.num_rows, cell.k, cell.context, count)
     decoder.admit(cell.num_rows, cell.context, _max_tokens(count, cell.k))
     before = decoder.mean_context
+    time.sleep(rest_s)
     served = decoder.run(count * (cell.k + 1) // 2 + 1)
     return Seen(
         served_s=served.step_s,

@@ -16,6 +16,7 @@ from outpace.kernels.attention import attention, visible
 from outpace.models.drafter import Drafter
 from outpace.models.registry import LoadedTarget
 from outpace.speculation import cycle as module
+from outpace.speculation import draft as drafting
 
 
 def causal(layer: int, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
@@ -60,9 +61,14 @@ def watch(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[
     return lambda: [(s.tokens[:num], made) for s, num, made in seen if num <= len(s.tokens)]
 
 
+@pytest.mark.parametrize("many", [drafting.MANY, 0])
 @pytest.mark.parametrize("options", [{}, {"prefill_chunk": 3}, {"num_pages": 24}, {"k": 1}, {"page_size": 1}])
-def test_drafts_equal_those_from_scratch(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ragged rows; then prompts that reuse pages of finished answers; then tight pages, so that rows are preempted."""
+def test_drafts_equal_those_from_scratch(options: dict[str, int], many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ragged rows; then prompts that reuse pages of finished answers; then tight pages, so that rows are preempted.
+
+    Once more where pending places are many, of which all but the newest are only stored.
+    """
+    monkeypatch.setattr(drafting, "MANY", many)
     target = tiny_target(seed=50)
     drafter = tiny_drafter(target, seed=51)
     llm = engine(target, drafter, max_rows=4, **options)
@@ -97,12 +103,15 @@ def test_plain_requests_leave_no_trap_for_drafting_ones(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("longer", [0, 9])
-def test_what_lies_past_the_drafters_limit_is_reused_and_costs_the_drafter_nothing(longer: int) -> None:
+def test_what_lies_past_the_drafters_limit_is_reused_and_costs_the_drafter_nothing(
+    longer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A conversation outgrows its drafter: further turns reuse their past as plain ones do."""
     target = tiny_target(seed=56)
     drafter = tiny_drafter(target, seed=57, max_positions=32)
     forwards: list[int] = []
     drafter.register_forward_hook(lambda *_: forwards.append(1))
+    monkeypatch.setattr(drafter, "store", lambda *_, **__: forwards.append(1))
     llm = engine(target, drafter)
     prompt = (prompts(1, seed=58)[0] * 32)[: 32 + longer]
     first = llm.generate([prompt], SamplingParams(max_tokens=20))[0]

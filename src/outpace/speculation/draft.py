@@ -17,6 +17,9 @@ from outpace.speculation.pair import Pair
 from outpace.speculation.span import Span
 from outpace.speculation.state import State
 
+MANY = 64
+"""Tokens up to which a drafter's forward takes about as long as for one: reading its weights is all the work."""
+
 
 def draft(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: Sampling, k: int) -> Tensor:
     """Target ids that the drafter proposes after each row's last token, int64 [B, k], k ≥ 1."""
@@ -35,19 +38,29 @@ def draft(pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, sampling: 
 def _pending(
     pair: Pair, state: State, rows_B: Tensor, table_BP: Tensor, length_B: Tensor, first_B: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Feeds the pending tokens; returns hidden state and output at the newest of them, [B, 1, H] each."""
+    """Feeds the pending tokens; returns hidden state and output at the newest of them, [B, 1, H] each.
+
+    Most of the places are surplus, or older than the newest token: where they are many, they are only stored.
+    """
     assert pair.drafter_cache is not None
     pending_B = state.num_pending_R[rows_B]
     tokens_BW = state.pending_tokens_RW[rows_B]
     pending_BWH = state.pending_hidden_RWH[rows_B]
     start_B, page_size = length_B - pending_B + 1, pair.drafter_cache.page_size
     span = Span.of(table_BP, start_B, tokens_BW.shape[1], page_size, pending_B)
-    hidden_BWH, out_BWH = run_drafter(pair, tokens_BW, pending_BWH, span, first_B)
-    newest = (pending_B - 1).clamp(min=0)[:, None, None]
-    return (
-        hidden_BWH.gather(1, newest.expand(-1, 1, hidden_BWH.shape[2])),
-        out_BWH.gather(1, newest.expand(-1, 1, out_BWH.shape[2])),
-    )
+    newest_B = (pending_B - 1).clamp(min=0)
+    if tokens_BW.numel() <= MANY:
+        hidden_BWH, out_BWH = run_drafter(pair, tokens_BW, pending_BWH, span, first_B)
+        return _at(newest_B, hidden_BWH), _at(newest_B, out_BWH)
+    fill_drafter(pair, tokens_BW, pending_BWH, span)
+    alone = Span.ahead(table_BP, length_B, 0, page_size)
+    token_B1 = tokens_BW.gather(1, newest_B[:, None])
+    return run_drafter(pair, token_B1, _at(newest_B, pending_BWH), alone, first_B)
+
+
+def _at(place_B: Tensor, x_BWH: Tensor) -> Tensor:
+    """One place of each row, [B, 1, H]."""
+    return x_BWH.gather(1, place_B[:, None, None].expand(-1, 1, x_BWH.shape[2]))
 
 
 def run_drafter(
