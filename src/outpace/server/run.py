@@ -28,7 +28,6 @@ from outpace.server.monitoring.reporting import report
 from outpace.server.settings import ServerConfig
 from outpace.server.wire import Start
 
-MAX_HEADER_BYTES = 64 << 10
 KEEP_ALIVE_S = 75
 """An idle connection is kept for longer than clients keep theirs, so that none is closed just as it is used again."""
 SWITCH_S = 0.001
@@ -84,10 +83,9 @@ class _Run:
         self._http = _Http(
             uvicorn.Config(
                 app,
-                http=Connection,  # of h11, which bounds the size of headers
+                http=Connection,
                 limit_concurrency=config.max_connections,
                 backlog=BACKLOG,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 ws="none",
                 lifespan="off",

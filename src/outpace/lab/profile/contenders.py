@@ -24,7 +24,7 @@ from outpace.lab.profile.trace import BETWEEN, Key, take_apart
 from outpace.lab.profile.wall import Ran, to_the_innermost
 
 NUM_MARKED = 16
-"""Cycles whose phases are timed by events, and as many without any, beside each measurement of graphs."""
+"""Cycles whose phases are timed by events, and as many without any before and behind, at each measurement of graphs."""
 
 Ask = tuple[Sequence[int], SamplingParams]
 
@@ -97,6 +97,7 @@ def graphs(llm: LLM) -> Contender:
         _drain(llm)
         cell = (llm.engine.runner, 1, llm.config.k, round(fmean(each.context for each in windows)), NUM_MARKED)
         bare, marked = calibrate.time_cycles(*cell), calibrate.time_marked(*cell)
+        bare += calibrate.time_cycles(*cell)  # on both sides: what comes first may find the device at rest
         return Seen(
             windows=windows,
             phases=means(marked.phases),
