@@ -109,6 +109,12 @@ def test_a_thread_that_stands_still_does_not(monkeypatch: pytest.MonkeyPatch) ->
         assert step.beats()
 
 
+def test_one_that_waits_for_others_and_watches_them_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank may load for longer than this one: whoever waits for it gives it up if it hangs."""
+    with watched(monkeypatch, watching=(Working._step,)) as step:
+        assert all(step.beats() for _ in range(12))
+
+
 def test_one_that_stands_still_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     stalled: list[None] = []
     with watched(monkeypatch, stalled=lambda: stalled.append(None)) as step:

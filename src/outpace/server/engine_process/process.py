@@ -17,6 +17,7 @@ from math import inf
 from threading import Lock, Thread, get_ident
 
 from outpace.engine.llm import LLM
+from outpace.engine.ranks.crew import Crew
 from outpace.errors import CheckpointError, ConfigError
 from outpace.fingerprint import machine
 from outpace.server.engine_process.pulse import Pulse
@@ -165,7 +166,7 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
     start, *others = first
     if not isinstance(start, Start):
         raise WireError(f"{type(start).__name__} came before Start")
-    pulse = Pulse(get_ident(), lambda: outbox.send(Beat()), longest_step=inf)
+    pulse = Pulse(get_ident(), lambda: outbox.send(Beat()), longest_step=inf, watching=(Crew.hear,))
     llm = LLM(
         start.model,
         drafter=start.drafter,

@@ -3,13 +3,14 @@
 A step may rightly take long: a prefill on a CPU, a graph that is captured, a kernel that is compiled. Meanwhile Python
 goes on from layer to layer. A thread that hangs stands in one call: a device that never answers, a lock, a collective
 whose other side is gone. So what is looked at is where the thread stands, and not how long a step takes; only one that
-goes round in circles within a single step has a limit, far above what a step can take.
+goes round in circles within a single step has a limit, far above what a step can take. To stand where others are
+watched, and given up if they hang, is no hanging.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 from time import monotonic
 
@@ -29,6 +30,7 @@ class Pulse:
         beat: called from a thread of this class's own whenever that one has moved.
         stalled: called from there when it has not for `STALLED_LOOKS`, and again after as many.
         longest_step: seconds after which a step is no sign of life any more.
+        watching: functions that wait for others as long as those get on: a thread that is within one lives.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Pulse:
         *,
         stalled: Callable[[], None] = lambda: None,
         longest_step: float = LONGEST_STEP,
+        watching: Sequence[Callable[..., object]] = (),
     ) -> None:
         self._thread_id, self._beat, self._stalled, self._longest_step = thread_id, beat, stalled, longest_step
+        self._watching = {id(function.__code__) for function in watching}
         self._step_began = monotonic()
         self._ended = Event()
         Thread(target=self._look, name="pulse", daemon=True).start()
@@ -57,7 +61,8 @@ class Pulse:
         num_same = 0
         while not self._ended.wait(PERIOD):
             now = _place_of(self._thread_id)
-            num_same = num_same + 1 if now == before else 0
+            stands = now == before and self._watching.isdisjoint(code for code, _ in now)
+            num_same = num_same + 1 if stands else 0
             if not num_same and monotonic() - self._step_began < self._longest_step:
                 self._beat()
             elif num_same and num_same % STALLED_LOOKS == 0:
