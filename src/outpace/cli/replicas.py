@@ -65,11 +65,11 @@ def app(given: dict[str, Any]) -> Any:
             )
     engine, config = start_of(settings), ServerConfig(**part(settings, ServerConfig))
     options = EngineConfig(**engine.options)
-    deployment = serve.deployment(serve.ingress()(Actor)).options(
+    deployed = serve.deployment(
         name="outpace",
         num_replicas=arguments.replicas,
         max_ongoing_requests=(config.max_concurrency or options.max_rows) + config.queue_limit,
         graceful_shutdown_timeout_s=config.drain_timeout,
         ray_actor_options={"num_gpus": 0 if engine.device == "cpu" else options.tensor_parallel},
     )
-    return deployment.bind(engine, config)
+    return deployed(serve.ingress()(Actor)).bind(engine, config)

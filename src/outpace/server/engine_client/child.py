@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import cast
 
 from outpace.distributed.workers import SECONDS_TO_END, Worker, end_in_words
 from outpace.server.wire import Frames, FromEngine, Start, ToEngine, pack
@@ -27,9 +28,8 @@ class _Line(asyncio.Protocol):
         self._frames: Frames[FromEngine] = Frames(FromEngine)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.pause_reading()  # until somebody hears
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's classes
+        self.transport.pause_reading()  # until somebody hears
 
     def data_received(self, data: bytes) -> None:
         if self.ended.done():
