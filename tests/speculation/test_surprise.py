@@ -85,6 +85,12 @@ def test_drafts_as_expected_hardly_ever_surprise() -> None:
     assert alarms <= 2
 
 
+def test_a_single_draft_is_no_surprise_where_hardly_any_was_expected() -> None:
+    surprise = Surprise()
+    assert not surprise.adds_up(1.0 - 1e-6, variance=1e-6)
+    assert surprise.adds_up(1.0, variance=1e-6), "but one after the other is"
+
+
 def test_what_fades_keeps_its_rate() -> None:
     acceptance = Acceptance(2, half_life=8.0)
     for _ in range(50):

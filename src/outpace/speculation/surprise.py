@@ -9,7 +9,7 @@ from __future__ import annotations
 FADING = 0.7
 """Of what cycles before came to, per cycle."""
 DEVIATIONS = 3.0
-"""More than so many standard deviations is no accident."""
+"""More than so many standard deviations is no accident, unless it is a single draft."""
 
 
 class Surprise:
@@ -27,7 +27,7 @@ class Surprise:
         """
         self._excess = FADING * self._excess + excess
         self._variance = FADING**2 * self._variance + variance
-        if self._excess**2 <= DEVIATIONS**2 * self._variance:
+        if self._excess**2 <= max(1.0, DEVIATIONS**2 * self._variance):
             return False
         self._excess = self._variance = 0.0
         return True
