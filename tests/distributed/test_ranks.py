@@ -482,6 +482,8 @@ def test_what_cannot_be_shared_is_refused_before_any_process_starts(tmp_path: Pa
         LLM(target, drafter=None, tensor_parallel=2, nccl=("PROTO=LL",), **OPTIONS)
     with pytest.raises(ConfigError, match="one rank alone has no use for it"):
         LLM(target, drafter=None, nccl=("NCCL_PROTO=LL",), **OPTIONS)
+    with pytest.raises(ConfigError, match="sums is 'library', but one rank alone has nothing to add up"):
+        LLM(target, drafter=None, sums="library", **OPTIONS)
     assert not children(os.getpid())
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from engine.test_lossless import answers, prompts
 from engine.test_pages import assert_all_back
 from engine.tiny import engine, tiny_drafter, tiny_target
-from outpace import ConfigError, EngineConfig, SamplingParams
+from outpace import LLM, ConfigError, EngineConfig, SamplingParams
 
 CHANCES = (0.9, 0.6, 0.3)
 
@@ -55,3 +58,11 @@ def test_without_chances_the_same_seed_gives_the_same_run() -> None:
 def test_chances_out_of_range_are_refused(chances: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match="simulate_acceptance"):
         EngineConfig(simulate_acceptance=chances)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"), [({"drafter": None}, "runs without a drafter"), ({"k": 0}, "drafts nothing with k = 0")]
+)
+def test_chances_of_drafts_that_nobody_makes_are_refused(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"simulate_acceptance is of drafts, and .* {why}"):
+        LLM(str(tmp_path), **{"drafter": "./drafter"} | settings, simulate_acceptance=CHANCES)

@@ -34,6 +34,8 @@ class FakeServer(httpx2.AsyncBaseTransport):
     cycle_s: float = 0.02
     accept_length: int = 3
     k: int = 4
+    marked: dict[str, Any] = field(default_factory=dict)
+    """Of our engine's settings, those under which answers are not what they seem."""
     per_chunk: int = 1
     slow_after: int | None = None
     sends_usage: bool = True
@@ -77,7 +79,8 @@ class FakeServer(httpx2.AsyncBaseTransport):
         if path == "/version" and self.engine == "vllm":
             return httpx2.Response(200, json={"version": "0.21.0"})
         if path == "/v1/outpace/state" and self.engine == "outpace":
-            state = {"version": "0.1.0", "settings": {"model": "fake", "engine": {"k": self.k}, "control": {"k": 0}}}
+            engine = {"k": self.k} | self.marked
+            state = {"version": "0.1.0", "settings": {"model": "fake", "engine": engine, "control": {"k": 0}}}
             return httpx2.Response(200, json=state)
         return httpx2.Response(404, json={"detail": "Not Found"})
 

@@ -57,6 +57,9 @@ def wanted(
     name = shipped_drafter(source.name) if drafter == "auto" else drafter
     if name is None and aux_boundaries is not None:
         raise ConfigError(f"aux_boundaries are a drafter's, and {model} runs without one; name it, or leave them out")
+    if config.simulate_acceptance and (name is None or not config.k):
+        why = "runs without a drafter" if name is None else "drafts nothing with k = 0"
+        raise ConfigError(f"simulate_acceptance is of drafts, and {model} {why}: change that, or leave it out")
     return Wanted(
         source=source,
         drafter=name,

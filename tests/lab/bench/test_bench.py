@@ -51,7 +51,7 @@ def measured(server: FakeServer, workload: str, *, tokens: Any = None, **setting
 @pytest.mark.parametrize("engine", ["outpace", "vllm", "sglang", "plain"])
 @pytest.mark.parametrize("per_chunk", [1, 4])
 def test_the_true_speed_in_every_dialect(engine: Engine, per_chunk: int, workload: str) -> None:
-    """Issue 5, point 4: within 1%, whatever a chunk holds."""
+    """Within 1%, whatever a chunk holds."""
     server = FakeServer(engine=engine, per_chunk=per_chunk)
     found = measured(server, workload).figures
     decode_s = 20 * 0.02  # 60 tokens, three a cycle
@@ -284,6 +284,21 @@ def test_what_a_server_refuses_is_left_out_and_told(workload: str) -> None:
 def test_others_on_the_server_are_noticed(workload: str) -> None:
     assert any("others use it" in note for note in measured(FakeServer(engine="vllm", others=9), workload).notes)
     assert not any("others" in note for note in measured(FakeServer(engine="vllm"), workload).notes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [({"simulate_acceptance": [0.6]}, "acceptance is simulated"), ({"expert_reuse": 2}, "share experts")],
+)
+def test_a_server_whose_answers_are_not_what_they_seem_is_noted(
+    setting: dict[str, Any], said: str, workload: str
+) -> None:
+    (note,) = (
+        n for n in measured(FakeServer(engine="outpace", marked=setting), workload).notes if "of the server" in n
+    )
+    assert said in note
+    record = measured(FakeServer(engine="outpace", marked=dict.fromkeys(setting, 0)), workload)
+    assert not any("of the server" in note for note in record.notes)
 
 
 def test_prompts_of_a_length(workload: str) -> None:

@@ -102,6 +102,12 @@ def test_a_state_that_lacks_things_is_no_error(state: dict[str, Any]) -> None:
     assert any("whether speculation pays" in unknown.question for unknown in page.unknown)
 
 
+def test_ours_tells_of_answers_that_are_not_what_they_seem() -> None:
+    marked = judged(seen(Working(engine="outpace", marked={"simulate_acceptance": [0.6]})))
+    assert "acceptance is simulated" in of(marked, "are its answers what they seem").text
+    assert not any("what they seem" in each.question for each in judged(seen(Working(engine="outpace"))).findings)
+
+
 def test_settings_of_one_name_are_the_engines() -> None:
     """Control's own k is what it chose."""
     found = seen(Working(engine="outpace"))

@@ -176,6 +176,14 @@ def test_other_answers_are_told(workload: str) -> None:
     assert not any("answers" in note for note in same.notes)
 
 
+def test_a_side_whose_answers_are_not_what_they_seem_is_named(workload: str) -> None:
+    simulated = FakeServer(engine="outpace", marked={"simulate_acceptance": [0.6]})
+    record = compared(workload, FakeServer(engine="outpace"), simulated)
+    assert [note for note in record.notes if "simulated" in note] == [
+        "of B: its acceptance is simulated, so only times mean anything, and the texts nothing"
+    ]
+
+
 @pytest.mark.parametrize("low", ["A", "B"])
 def test_counts_that_may_be_too_low_are_noted_for_their_side(workload: str, low: str) -> None:
     servers = {side: counting(2 if side == low else 4) for side in "AB"}

@@ -36,7 +36,7 @@ def shares(found: list[Verdict]) -> dict[str, float]:
 
 
 def test_two_copies_are_equivalent_and_a_slowed_one_is_slower() -> None:
-    """Issue 5, point 3: in at least 95% of 1,000 comparisons under noise, drift and outliers."""
+    """In at least 95% of 1,000 comparisons under noise, drift and outliers."""
     assert shares(verdicts())["equivalent"] >= 0.95
     assert shares(verdicts(true_ratio=0.95))["slower"] >= 0.95
     assert shares(verdicts(num_trials=200, true_ratio=1.06))["faster"] >= 0.95

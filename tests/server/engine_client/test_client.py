@@ -70,10 +70,15 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     Scripted.num_started = 0
 
 
-def client(*scripts: list[Step], most: int = 2, **timeouts: float) -> EngineClient:
+def client(
+    *scripts: list[Step],
+    most: int = 2,
+    tell: Callable[[str, dict[str, Any]], None] = lambda event, facts: None,
+    **timeouts: float,
+) -> EngineClient:
     Scripted.scripts = list(scripts)
     limits = {"start_timeout": 0.0, "hang_timeout": 0.0} | timeouts
-    return EngineClient(START, slots=None, queue_limit=9, restarts=Restarts(most), tell=lambda *_: None, **limits)
+    return EngineClient(START, slots=None, queue_limit=9, restarts=Restarts(most), tell=tell, **limits)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -191,3 +196,22 @@ def test_starts_that_fail_are_counted_however_long_they_take() -> None:
         now[0] += 3600.0
         delays.append(restarts.after_death(served=False))
     assert delays[0] is not None and delays[1] is not None and delays[2] is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "event"), [("expert_reuse", 2, "lossy"), ("simulate_acceptance", [0.5], "simulated")]
+)
+def test_an_engine_whose_answers_are_not_what_they_seem_is_told_of(setting: str, value: Any, event: str) -> None:
+    """By every process that becomes ready."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    marked = Ready(settings=READY.settings | {"engine": {"max_rows": 4, setting: value}})
+
+    async def work() -> None:
+        made = client([marked, 0.05], [READY, 60.0], tell=lambda *line: told.append(line))
+        running = asyncio.create_task(made.run())
+        await until(lambda: [name for name, _ in told].count("engine ready") == 2)
+        running.cancel()
+
+    run(work)
+    ((_, facts),) = [line for line in told if line[0] in ("lossy", "simulated")]
+    assert [name for name, _ in told].index(event) == 2 and facts[setting] == value

@@ -49,6 +49,8 @@ def check_ranks(config: EngineConfig) -> None:
         )
     if config.nccl and config.tensor_parallel == 1:
         raise ConfigError(f"nccl is {list(config.nccl)}, but one rank alone has no use for it: set tensor_parallel")
+    if config.sums != "auto" and config.tensor_parallel == 1:
+        raise ConfigError(f"sums is {config.sums!r}, but one rank alone has nothing to add up: set tensor_parallel")
 
 
 def _torchrun(here: Launched, size: int) -> tuple[Store, Crew]:

@@ -222,6 +222,7 @@ def _notes(
             f"cut short: {len(driven.answers)} of {load.num_prompts} requests were answered; what was under way is in "
             "no figure"
         )
+    notes += [f"of the server: {mark}" for mark in facts.marks]
     if not facts.has_metrics:
         notes.append("the server shows no metrics: acceptance is known only if its answers tell it")
     if any(answer.ok and answer.placed_by == "characters" for answer in driven.answers):

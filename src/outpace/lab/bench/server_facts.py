@@ -36,6 +36,15 @@ class ServerFacts:
         found = self.settings.get("speculative_num_draft_tokens")
         return found if isinstance(found, int) else None
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What its answers are not, by its settings: a server of ours may be one that is only there to be timed."""
+        engine = part(self.settings.get("engine"))
+        simulated = "its acceptance is simulated, so only times mean anything, and the texts nothing"
+        lossy = "it lets drafted tokens share experts, so its answers need not be plain decoding's"
+        said = {simulated: engine.get("simulate_acceptance"), lossy: engine.get("expert_reuse")}
+        return tuple(mark for mark, is_set in said.items() if is_set)
+
 
 async def ask_server(endpoint: Endpoint, model_name: str | None) -> ServerFacts:
     """Finds out.

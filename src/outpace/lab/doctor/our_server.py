@@ -51,12 +51,20 @@ def setup(facts: ServerFacts, state: Mapping[str, Any]) -> str:
 
 
 def findings(facts: ServerFacts, state: Mapping[str, Any], cite: Cite) -> Iterator[Finding]:
-    """Whether it speculates at all, what control decided last, and what is a graph."""
+    """Whether it speculates at all and its answers count, what control decided last, and what is a graph."""
     if said := setup(facts, state):
         yield Finding(
             question="is it set up to speculate",
             answer="no" if "no drafter" in said else "yes" if _has_served(state) else "yes, but it has served nothing",
             text=said + ("" if _has_served(state) else f" To find out what that brings: {how_to_ask(facts)}."),
+            confidence="high",
+            evidence=[cite],
+        )
+    for mark in facts.marks:
+        yield Finding(
+            question="are its answers what they seem",
+            answer="no",
+            text=f"{mark[0].upper()}{mark[1:]}.",
             confidence="high",
             evidence=[cite],
         )

@@ -118,7 +118,11 @@ async def compare(
         verdict=judge(blocks, comparing.margin, _doubts(blocks)),
         blocks=tuple(blocks),
         cut_short=cut_short,
-        notes=(*_cut(len(blocks), comparing.num_blocks), *_notes(a, b, blocks)),
+        notes=(
+            *_cut(len(blocks), comparing.num_blocks),
+            *(f"of {side}: {mark}" for side, of in (("A", a), ("B", b)) for mark in ready[of].facts.marks),
+            *_notes(a, b, blocks),
+        ),
         client=machine,
     )
 

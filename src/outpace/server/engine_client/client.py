@@ -246,4 +246,7 @@ class EngineClient:
         self._tell("engine ready", {"pid": child.pid, "model": settings["model"], "graphs": settings["graphs"]})
         if reused := settings["engine"].get("expert_reuse"):
             self._tell("lossy", {"expert_reuse": reused, "means": "answers need not be plain decoding's"})
+        if chances := settings["engine"].get("simulate_acceptance"):
+            means = "answers are worth nothing but their speed"
+            self._tell("simulated", {"simulate_acceptance": chances, "means": means})
         self.desk.open(self._slots or settings["engine"]["max_rows"], child.send)
