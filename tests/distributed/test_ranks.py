@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from engine.test_lossless import answers, prompts
-from models.checkpoints import make_checkpoint
+from models.checkpoints import make_checkpoint, make_kimi
 from outpace import LLM, ConfigError, EngineError, RequestError, SamplingParams
 from outpace.distributed import rendezvous, workers
 from outpace.engine.ranks import crew, failures
@@ -48,7 +48,10 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def checkpoints(directory: Path, architecture: str, **overrides: Any) -> tuple[str, str]:
     """A target and a drafter for it, of random weights."""
     target, drafter = directory / "target", directory / "drafter"
-    make_checkpoint(target, architecture, **overrides)
+    if architecture == "kimi":
+        make_kimi(target)
+    else:
+        make_checkpoint(target, architecture, **overrides)
     loaded = load_target(locate(str(target)), dtype=torch.float32, device="cpu")
     save_drafter(Drafter.create(loaded.model, draft_ids=None), drafter)
     return str(target), str(drafter)
@@ -86,7 +89,9 @@ PARAMS = [
 PLAIN = [replace(params, max_k=0) for params in PARAMS]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mixtral", "deepseek_v3"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "kimi"]
+)
 def test_ranks_write_what_one_writes(architecture: str, tmp_path: Path) -> None:
     target, drafter = checkpoints(tmp_path, architecture)
     batch = prompts(4, seed=2)
