@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cli.golden import DATA, check
 from lab.simulated import Machine
 from outpace.errors import ConfigError
 from outpace.lab.bench.server_facts import ServerFacts
@@ -21,7 +22,6 @@ from outpace.lab.experiments.store import Store
 from outpace.lab.paired.record import SCHEMA, CompareRecord, Side
 from outpace.lab.paired.verdict import judge
 
-DATA = Path(__file__).parents[2] / "data"
 OURS: dict[str, Any] = {
     "engine": {"k": 4, "control": "fixed", "prefix_reuse": True},
     "control": {"kind": "fixed", "k": 0},
@@ -114,6 +114,43 @@ def experiment(**changes: Any) -> Experiment:
     return Experiment(**(fields | changes))
 
 
+def compared(a: Side, b: Side) -> CompareRecord:
+    """A tenth faster, by the simulated machine."""
+    blocks = Machine(seed=0, true_ratio=1.1).blocks(24)
+    return CompareRecord(
+        schema=SCHEMA,
+        started_at="then",
+        a=a,
+        b=b,
+        asking=Asking(),
+        num_blocks=24,
+        concurrency=1,
+        measure="total",
+        verdict=judge(blocks, 0.02),
+        blocks=tuple(blocks),
+        notes=(),
+        client={"commit": "0123456789ab+changes"},
+    )
+
+
+def test_the_pages() -> None:
+    """One that was run, one whose change nobody tells of, and one that is only written down."""
+
+    def side(name: str, **settings: Any) -> Side:
+        return Side(label=name, server=ServerFacts(url=name, model="m", settings=settings))
+
+    def ran(asked: Experiment, *sides: Side) -> Experiment:
+        found = outcome(asked, compared(*sides), "B is faster.")
+        return replace(asked, outcome=replace(found, finished_at="2026-11-30T09:00:00+00:00"))
+
+    known = ran(experiment(), side("a", engine={"k": 2}, cores=8), side("b", engine={"k": 4}, cores=4))
+    unknown = ran(experiment(name="fa3", settings={"attention_backend": "fa3"}), side("a"), side("b"))
+    written = experiment(name="later", hypothesis="Not\nyet.")
+    check("experiment.md", "\n".join(page.markdown(known)) + "\n")
+    kept = [(Path(f"2026-11-30-{each.name}"), each) for each in (known, unknown, written)]
+    check("experiments.md", "\n".join(page.index(kept, ["cannot read x/experiment.json"])) + "\n")
+
+
 @pytest.mark.parametrize(
     ("a", "b", "commits", "state"),
     [
@@ -126,20 +163,9 @@ def experiment(**changes: Any) -> Experiment:
 def test_a_change_of_commit(a: str, b: str, commits: tuple[str | None, str | None], state: str) -> None:
     """Names of branches are resolved when they are run; of a server that ran already nobody knows."""
     of_a, of_b = commits
-    blocks = Machine(seed=0, true_ratio=1.1).blocks(24)
-    record = CompareRecord(
-        schema=SCHEMA,
-        started_at="then",
-        a=Side(label=a, server=ServerFacts(url="a", model="m"), commit=of_a),
-        b=Side(label=b, server=ServerFacts(url="b", model="m"), commit=of_b),
-        asking=Asking(),
-        num_blocks=24,
-        concurrency=1,
-        measure="total",
-        verdict=judge(blocks, 0.02),
-        blocks=tuple(blocks),
-        notes=(),
-        client={"commit": "0123456789ab+changes"},
+    record = compared(
+        Side(label=a, server=ServerFacts(url="a", model="m"), commit=of_a),
+        Side(label=b, server=ServerFacts(url="b", model="m"), commit=of_b),
     )
     found = outcome(experiment(a=a, b=b, change="the code"), record, "B is faster.")
     assert found.applied == state and [each.name for each in found.settings] == ["commit"]

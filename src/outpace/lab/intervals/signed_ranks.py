@@ -30,10 +30,6 @@ class Location:
     """-inf … inf where there are too few values for the confidence."""
     num: int
 
-    @property
-    def half_width(self) -> float:
-        return (self.high - self.low) / 2.0
-
 
 def locate(values: Sequence[float], confidence: float) -> Location:
     """The interval has at least that confidence. Needs a value."""
