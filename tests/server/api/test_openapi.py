@@ -28,7 +28,7 @@ CASES = {
     "/tokenize": 300,
     "/detokenize": 300,
 }
-"""Bodies of each kind: what is allowed, and what is not."""
+"""Bodies of each kind: what is allowed, and what is not. Over 2,000 in all."""
 GETS = ("/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics", "/v1/outpace/state", "/")
 CHECKED = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 SECONDS = 120
@@ -55,13 +55,13 @@ def document(served: Server) -> dict[str, Any]:
 @pytest.mark.parametrize("path", CASES)
 def test_what_is_allowed_is_answered_as_described(served: Server, document: dict[str, Any], path: str) -> None:
     found = ask(served, document, path, "POST", GenerationMode.POSITIVE, CASES[path])
-    assert found[200] > 15, found
+    assert found[200] > 15 and found.total() >= CASES[path], found
 
 
 @pytest.mark.parametrize("path", CASES)
 def test_what_is_forbidden_is_refused(served: Server, document: dict[str, Any], path: str) -> None:
     found = ask(served, document, path, "POST", GenerationMode.NEGATIVE, CASES[path], "negative_data_rejection")
-    assert found[400] > 80, found
+    assert found[400] > 80 and found.total() >= CASES[path], found
 
 
 @pytest.mark.parametrize("path", GETS)
