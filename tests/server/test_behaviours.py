@@ -231,6 +231,29 @@ def test_07_and_08_log_probabilities_are_the_targets(
     assert len(found) > 40
 
 
+def test_07_in_bf16_a_verify_differs_by_no_more_than_rounding(talker: Server, folder: Path) -> None:
+    """On a forced prefix: a choice leaves one text, and its log-probabilities are those before it was masked."""
+    text = going_on(30)
+    asked = {"structured_outputs": {"choice": [text]}, "logprobs": 0, "max_tokens": 60}
+
+    def told(server: Server, policy: str) -> tuple[list[float], int]:
+        answer = ask(server, speculation=policy, **asked)
+        assert first(answer)["text"] == text
+        return first(answer)["logprobs"]["token_logprobs"], answer["usage"]["speculation"]["accepted"]
+
+    def apart(one: list[float], other: list[float]) -> float:
+        return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+    exact, _ = told(talker, "off")
+    flags = (*ENGINE, "--max-context", str(LIMIT), "--dtype", "bfloat16")
+    with serving(folder / "model", "--drafter", str(folder / "drafter"), *flags) as server:
+        (verified, num_accepted), (plain, _) = (told(server, policy) for policy in ("auto", "off"))
+    assert num_accepted > 10
+    rounding = apart(plain, exact)
+    assert 0.0 < rounding < 0.1
+    assert apart(verified, plain) <= 2.0 * rounding, "either may be so far from what is exact"
+
+
 def test_11_a_seed_gives_one_answer_whatever_else_happens(talker: Server) -> None:
     policies = ["off", "auto", {"max_k": 1}, {"max_k": 3}] * 3
     asked = {"temperature": 1.3, "seed": 11, "logprobs": 0}

@@ -119,17 +119,23 @@ def extra(**fields: Any) -> dict[str, Any]:
     return {"extra_body": fields}
 
 
+def repeats_itself(told: Told) -> bool:
+    """It says a long word again, which it does not of its own accord."""
+    words = [word for word in told.texts[0].split() if len(word) > 6]
+    return len(set(words)) < len(words)
+
+
 CASES: dict[str, tuple[dict[str, Any], Callable[[Told, Told], bool]]] = {
     "nothing": ({}, lambda told, bare: told.completion_tokens == 8 and told.reasons == ("length",)),
     "temperature": ({"temperature": 1.2, "seed": 1}, lambda told, bare: told.texts != bare.texts),
     "top_p": ({"temperature": 2.0, "seed": 1, "top_p": 1e-6}, lambda told, bare: told.texts == bare.texts),
     "top_k": ({"temperature": 2.0, "seed": 1} | extra(top_k=1), lambda told, bare: told.texts == bare.texts),
     "min_p": ({"temperature": 2.0, "seed": 1} | extra(min_p=0.999), lambda told, bare: told.texts == bare.texts),
-    "seed": ({"temperature": 1.0, "seed": (1 << 62) + 1}, lambda told, bare: bool(told.texts[0])),
+    "seed": ({"temperature": 1.0, "seed": (1 << 62) + 1}, lambda told, bare: told.texts != bare.texts),
     "n": ({"temperature": 1.5, "seed": 2, "n": 2}, lambda told, bare: told.texts[0] != told.texts[1]),
     "max_tokens": ({"max_tokens": 3}, lambda told, bare: told.completion_tokens == 3),
-    "presence_penalty": ({"presence_penalty": 2.0, "max_tokens": 20}, lambda told, bare: bool(told.texts[0])),
-    "frequency_penalty": ({"frequency_penalty": 2.0, "max_tokens": 20}, lambda told, bare: bool(told.texts[0])),
+    "presence_penalty": ({"presence_penalty": -2.0, "max_tokens": 20}, lambda told, bare: repeats_itself(told)),
+    "frequency_penalty": ({"frequency_penalty": -2.0, "max_tokens": 20}, lambda told, bare: repeats_itself(told)),
     "repetition_penalty": (extra(repetition_penalty=1.9), lambda told, bare: told.texts != bare.texts),
     "min_tokens": (extra(min_tokens=7), lambda told, bare: told.completion_tokens >= 7),
     "ignore_eos": (extra(ignore_eos=True), lambda told, bare: told.completion_tokens == 8),
