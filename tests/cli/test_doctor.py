@@ -52,6 +52,8 @@ def test_the_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
         ([*CASE[:2], "--client", "./nowhere"], "cannot read nowhere"),
         ([*CASE[:2], "--client", CASE[1]], "is not JSON"),
         ([*CASE, "--client-run", "x"], "has no 'x'"),
+        ([*CASE[:2], "--client-run", "x"], "give it with --client"),
+        ([*CASE[:2], "--client-baseline", "x"], "give it with --client"),
     ],
 )
 def test_bad_files_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

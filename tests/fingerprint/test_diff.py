@@ -147,5 +147,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [change["field"] for change in json.loads(capsys.readouterr().out)["causes"]] == ["commit"]
     assert main(["fingerprint", "--diff", str(tmp_path / "a"), str(tmp_path / "none")]) == 2
     assert "cannot read" in capsys.readouterr().err
+    for words in (["--url", "http://127.0.0.1:9"], ["--pid", "1"]):
+        assert main(["fingerprint", "--diff", str(tmp_path / "a"), str(tmp_path / "b"), *words]) == 2
+        assert "takes no fingerprint of --url or --pid" in capsys.readouterr().err
     assert main(["fingerprint", "--url", "http://127.0.0.1:9"]) == 2
     assert "cannot reach" in capsys.readouterr().err

@@ -14,7 +14,8 @@ from outpace.errors import ConfigError
 from outpace.lab.breakeven.balance import Balance
 from outpace.lab.breakeven.best_k import best
 from outpace.lab.breakeven.cost_rows import CostRows, read_cost_rows
-from outpace.lab.breakeven.report import BreakevenReport, Figures, Reach, report
+from outpace.lab.breakeven.given import Figures
+from outpace.lab.breakeven.report import BreakevenReport, Reach, report
 from outpace.lab.intervals.verdict import by_given_figures
 from outpace.wording import every_cycle_pays
 
@@ -60,7 +61,8 @@ def add_parser(subparsers: Any) -> None:
         "--k",
         type=int,
         metavar="N",
-        help="drafts a cycle that the times are for; leaving it out takes the places of --acceptance",
+        help="drafts a cycle that the times are for, of a cost table the most; leaving it out takes the places of "
+        "--acceptance",
     )
     group.add_argument("--wish-tok-s", type=float, metavar="X", help="a speed to reach")
     add_json_flag(parser)

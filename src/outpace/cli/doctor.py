@@ -113,6 +113,8 @@ def examine(args: argparse.Namespace) -> Diagnosis:
             raise ConfigError(
                 f"--{name.replace('_', '-')} means nothing for {kind}, and {args.target} is one; leave it out"
             )
+    if args.client is None and (args.client_run is not None or args.client_baseline is not None):
+        raise ConfigError("--client-run and --client-baseline name keys of a client's file: give it with --client")
     return {"a log": _of_log, "a server": _of_server, "a model": _of_model}[kind](args)
 
 

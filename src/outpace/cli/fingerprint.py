@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.cli.options import add_json_flag, api_key, new_parser
+from outpace.errors import ConfigError
 from outpace.fingerprint import machine
 from outpace.fingerprint.diff import Change, Difference, alike, compare
 from outpace.fingerprint.kept import read
@@ -54,6 +55,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Takes one, or compares two."""
     if args.diff is not None:
+        if args.url is not None or args.pid:
+            raise ConfigError("--diff compares two files, and takes no fingerprint of --url or --pid: leave these out")
         found = compare(*(read(path) for path in args.diff))
         print(json.dumps(found.as_dict()) if args.json else "\n".join(diff_lines(found)))
         return 0

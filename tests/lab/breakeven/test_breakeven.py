@@ -13,8 +13,9 @@ from outpace.errors import ConfigError
 from outpace.lab.breakeven.balance import Balance, balance_of_ms, break_even_accept_length, round_speeds
 from outpace.lab.breakeven.best_k import CostCurve, accept_lengths, best, choices, even_acceptance
 from outpace.lab.breakeven.cost_rows import CostRows, read_cost_rows
+from outpace.lab.breakeven.given import Figures
 from outpace.lab.breakeven.heat import by_acceptance_and_verify, by_batch_and_context
-from outpace.lab.breakeven.report import Figures, report
+from outpace.lab.breakeven.report import report
 
 
 def balance(**changes: float) -> Balance:
@@ -164,14 +165,29 @@ def test_the_map_marks_the_given_figures() -> None:
     assert heat.values[row][column] == pytest.approx(given_balance().speedup)
 
 
+ONE_COST = CostRows({1: {0: (1.0, 0.0)}})
+
+
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
         (Figures(), "give --decode-ms and --verify-ms, or --costs"),
         (Figures(decode_ms=1.0, verify_ms=1.0), "give --accept-length, or --acceptance"),
         (Figures(acceptance=(1.5,)), "acceptance at place 1 is 1.5"),
-        (Figures(costs=CostRows({1: {0: (1.0, 0.0)}})), "--acceptance, or --accept-length with --k"),
+        (Figures(costs=ONE_COST), "--acceptance, or --accept-length with --k"),
         (Figures(decode_ms=1, verify_ms=1, accept_length=1, wish_tok_s=-5), "wish-tok-s is -5"),
+        (Figures(decode_ms=1, verify_ms=1, accept_length=1, verify_ms_at={1: 1}), "--verify-ms-at is for choosing k"),
+        (Figures(decode_ms=1, verify_ms=1, accept_length=1, draft_ms_at={1: 1}), "--draft-ms-at is for choosing k"),
+        (Figures(decode_ms=1, verify_ms=1, acceptance=(0.5,), k=2), "k is 2, but --acceptance has 1 place: "),
+        (
+            Figures(decode_ms=1, verify_ms=1, acceptance=(0.5,), accept_length=2),
+            "but --acceptance gives 1.50 at k 1",
+        ),
+        *(
+            (Figures(costs=ONE_COST, acceptance=(0.5,), **{name: 3}), f"--{name.replace('_', '-')} is of a cycle")
+            for name in ("decode_ms", "verify_ms", "draft_ms", "other_ms", "wish_tok_s")
+        ),
+        (Figures(costs=ONE_COST, acceptance=(0.5,), verify_ms_at={1: 1}), "--verify-ms-at is of a cycle"),
     ],
 )
 def test_what_a_report_needs(figures: Figures, message: str) -> None:
@@ -186,3 +202,15 @@ def test_the_cost_model_is_stated() -> None:
     measured = report(Figures(decode_ms=10, verify_ms=16, acceptance=(0.8, 0.7, 0.6), verify_ms_at={1: 11.0, 2: 15.0}))
     assert "as given (11 ms at k 1, 15 ms at k 2)" in measured.cost_model
     assert [choice.k for choice in measured.choices] == [0, 1, 2]
+
+
+def test_acceptance_may_be_given_both_ways_if_it_means_the_same() -> None:
+    found = report(Figures(decode_ms=10, verify_ms=16, acceptance=(0.8, 0.7), accept_length=2.4, k=2))
+    assert found.balance is not None and found.balance.accept_length == 2.4
+    assert [choice.k for choice in found.choices] == [0, 1, 2]
+
+
+def test_k_is_the_most_that_is_looked_for_in_a_cost_table() -> None:
+    costs = read_cost_rows(json.dumps(ROWS), "costs.json")
+    found = [report(Figures(costs=costs, acceptance=(0.9, 0.9), k=k)).heats[0].notes[0][0] for k in (2, 1)]
+    assert found == ["k2", "k0"]

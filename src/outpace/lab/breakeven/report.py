@@ -18,26 +18,9 @@ from outpace.lab.breakeven.best_k import (
     choices,
     even_acceptance,
 )
-from outpace.lab.breakeven.cost_rows import CostRows
+from outpace.lab.breakeven.given import Figures, check_read
 from outpace.lab.breakeven.heat import Heat, by_acceptance_and_verify, by_batch_and_context
 from outpace.wording import every_cycle_pays
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What was given; milliseconds, and None or empty where nothing was."""
-
-    decode_ms: float | None = None
-    verify_ms: float | None = None
-    draft_ms: float = 0.0
-    other_ms: float = 0.0
-    accept_length: float | None = None
-    k: int | None = None
-    wish_tok_s: float | None = None
-    acceptance: Sequence[float] = ()
-    verify_ms_at: Mapping[int, float] | None = None
-    draft_ms_at: Mapping[int, float] | None = None
-    costs: CostRows | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +85,7 @@ def report(figures: Figures) -> BreakevenReport:
     if figures.acceptance:
         check_acceptance(figures.acceptance)
     balance = _balance(figures)
+    check_read(figures, has_cycle=balance is not None)
     found, model = _by_k(figures, balance)
     heats = [] if balance is None else [by_acceptance_and_verify(balance)]
     if figures.costs is not None:
@@ -179,7 +163,7 @@ def _curve(
 
 def _acceptance(figures: Figures) -> Sequence[float]:
     if figures.acceptance:
-        return figures.acceptance
+        return figures.acceptance[: figures.k]
     if figures.accept_length is None or not figures.k:
         raise ConfigError("a cost table needs to know how drafts stand: --acceptance, or --accept-length with --k")
     check_figure("accept-length", figures.accept_length, 1.0, figures.k + 1.0)
