@@ -48,6 +48,7 @@ WRONG_CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "max_tokens": ({"max_tokens": 0}, "max_tokens"),
     "max_tokens large": ({"max_tokens": 1 << 40}, "max_tokens"),
     "max_completion_tokens": ({"max_completion_tokens": -3}, "max_completion_tokens"),
+    "two limits": ({"max_tokens": 4, "max_completion_tokens": 5}, "max_tokens"),
     "n": ({"n": 0}, "n"),
     "n large": ({"n": 129}, "n"),
     "stop": ({"stop": [1]}, "stop"),
@@ -175,6 +176,15 @@ def test_another_content_type_is_refused_with_the_remedy(server: Server) -> None
         ({"stop": [1]}, r"stop\[0\] is 1: .*valid string"),
         ({"bad_words": [""]}, r"bad_words\[0\] is '': .*at least 1 character"),
         ({"temperature": "hot"}, "temperature is 'hot': .*valid number"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs is 21; it must lie in 0 … 20"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens is 0; it must lie in 1 … .*"),
+        ({"max_tokens": 4, "max_completion_tokens": 5}, "max_tokens is 4 and max_completion_tokens 5: leave one .*"),
+        ({"speculation": {"max_k": 16}}, r"speculation\.max_k is 16; it must lie in 0 … 15"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.*"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},
+            "response_format: .*'not'.*",
+        ),
     ],
 )
 def test_a_refusal_says_what_came_and_what_may(server: Server, wrong: dict[str, Any], message: str) -> None:

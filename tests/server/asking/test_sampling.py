@@ -50,7 +50,7 @@ def test_a_chat_has_what_the_context_leaves() -> None:
     chat: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     assert params_of(ChatRequest(**chat), room=77).max_tokens == 77
     assert params_of(ChatRequest(**chat, max_tokens=5), room=77).max_tokens == 5
-    assert params_of(ChatRequest(**chat, max_tokens=5, max_completion_tokens=6), room=77).max_tokens == 6
+    assert params_of(ChatRequest(**chat, max_completion_tokens=6), room=77).max_tokens == 6
     assert params_of(ChatRequest(**chat, logprobs=True), room=77).logprobs == 0
     assert params_of(ChatRequest(**chat, logprobs=True, top_logprobs=4), room=77).logprobs == 4
 

@@ -83,13 +83,18 @@ def _check_number(asked: Asked, num_prompts: int) -> None:
 
 
 def _check_fits(asked: Asked) -> None:
-    """Fields that mean nothing without another.
+    """Fields that mean nothing without another, or that say the same of which both cannot be.
 
     Raises:
-        ApiError: one was given alone.
+        ApiError: one was given alone, or two contradict each other.
     """
     if isinstance(asked, ChatRequest) and asked.top_logprobs and not asked.logprobs:
         raise ApiError(400, "top_logprobs need logprobs: true", code="invalid_value", param="top_logprobs")
+    if isinstance(asked, ChatRequest) and asked.max_tokens not in (None, asked.most_tokens):
+        message = (
+            f"max_tokens is {asked.max_tokens} and max_completion_tokens {asked.most_tokens}: leave one of them out"
+        )
+        raise ApiError(400, message, code="invalid_value", param="max_tokens")
     if isinstance(asked, CompletionRequest) and asked.best_of not in (None, asked.n or 1):
         message = f"best_of is {asked.best_of}; all answers are told, so it must be n, which is {asked.n or 1}"
         raise ApiError(400, message, code="invalid_value", param="best_of")

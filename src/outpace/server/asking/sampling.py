@@ -106,7 +106,7 @@ def _limit(asked: Asked, room: int, default: int | None) -> int:
 
 
 def refused(error: RequestError, asked: Asked) -> ApiError:
-    """A refusal with the client's name of what is wrong: the field that the message begins with, or else the prompt."""
+    """A refusal by the client's name of what is wrong: the field that the message begins with, or else the prompt."""
     return refusing(asked)(error)
 
 
@@ -117,10 +117,14 @@ def refusing(asked: Asked) -> Callable[[RequestError], ApiError]:
     if getattr(asked, "tools", None) is not None:
         names.setdefault("grammar", "tools")
     names |= {"tools": "tools", "max_tokens": asked.limit_name, "logprobs": asked.logprobs_name}
+    names["max_k"] = "speculation.max_k"
 
     def refused(error: RequestError) -> ApiError:
-        word = re.split(r"\W", str(error), maxsplit=1)[0]
-        return ApiError(400, str(error), code="invalid_value", param=names.get(word, subject))
+        said = str(error)
+        word = re.split(r"\W", said, maxsplit=1)[0]
+        if word not in names:
+            return ApiError(400, said, code="invalid_value", param=subject)
+        return ApiError(400, names[word] + said.removeprefix(word), code="invalid_value", param=names[word])
 
     return refused
 
