@@ -34,6 +34,8 @@ CHECKED = ("not_a_server_error", "status_code_conformance", "content_type_confor
 SECONDS = 120
 HARD = ("response_format", "structured_outputs", "tools", "tool_choice", "parallel_tool_calls")
 """Fields in which little of what their types allow is a schema, a grammar or a tool."""
+OF_CONVERSATIONS = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+"""Fields that a text has no use for."""
 MOST_CHOICES = 4
 """128 answers of 90 tokens each are sound, and would take the test's time."""
 
@@ -96,7 +98,7 @@ def sane(body: dict[str, Any]) -> None:
     if len(json.dumps(body)) % 8:
         if "model" in body:
             body["model"] = "tiny"
-        for name in HARD:
+        for name in (*HARD, *(OF_CONVERSATIONS if "prompt" in body else ())):
             body.pop(name, None)
     if (body.get("n") or 1) > MOST_CHOICES:
         body["n"] = MOST_CHOICES

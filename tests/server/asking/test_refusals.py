@@ -243,9 +243,22 @@ def test_paths_and_methods_that_there_are_not(server: Server) -> None:
     assert 'path="other"' in server.get("/metrics").text
 
 
-@pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": HELLO}, {"prompt": 3}, {"prompt": "a", "x": 1}])
-def test_tokenize_refuses(server: Server, body: dict[str, Any]) -> None:
-    assert refusal(server.post("/tokenize", body))["param"]
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": "a", "messages": HELLO}, "prompt"),
+        ({"prompt": 3}, "prompt"),
+        ({"prompt": "a", "x": 1}, "x"),
+        ({"messages": HELLO, "add_special_tokens": True}, "add_special_tokens"),
+        ({"prompt": "a", "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"prompt": "a", "chat_template_kwargs": {}}, "chat_template_kwargs"),
+        ({"prompt": "a", "add_generation_prompt": False}, "add_generation_prompt"),
+        ({"prompt": "a", "continue_final_message": False}, "continue_final_message"),
+    ],
+)
+def test_tokenize_refuses(server: Server, body: dict[str, Any], param: str) -> None:
+    assert refusal(server.post("/tokenize", body))["param"] == param
 
 
 @pytest.mark.parametrize("tokens", [[-1], [1 << 32], "a", None])

@@ -60,15 +60,15 @@ def router(backend: Backend) -> APIRouter:
     @routes.post("/tokenize", response_model=None)
     async def tokenize(body: TokenizeRequest) -> Response:
         backend.check_model(body.model)
-        if (body.prompt is None) == (body.messages is None):
-            raise ApiError(400, "give either prompt or messages", code="invalid_value", param="prompt")
+        _check_tokenized(body)
         context = backend.limits().max_context
         if body.messages is not None:
             tools = [tool.plain() for tool in body.tools or ()] or None
             tokens = await _chat_ids(backend, body, body.messages, tools)
         else:
             assert body.prompt is not None
-            tokens = await backend.texts.prompt_ids(body.prompt, context, add_special=body.add_special_tokens)
+            special = body.add_special_tokens is not False
+            tokens = await backend.texts.prompt_ids(body.prompt, context, add_special=special)
         return whole({"tokens": tokens, "count": len(tokens), "max_model_len": context})
 
     @routes.post("/detokenize", response_model=None)
@@ -106,6 +106,22 @@ def router(backend: Backend) -> APIRouter:
         return await _state(backend)
 
     return routes
+
+
+def _check_tokenized(body: TokenizeRequest) -> None:
+    """A text or a conversation, each with its own fields.
+
+    Raises:
+        ApiError: it is both or neither, or has a field of the other.
+    """
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError(400, "give either prompt or messages", code="invalid_value", param="prompt")
+    if body.messages is not None and body.add_special_tokens:
+        message = "add_special_tokens is of prompt; a conversation's tokens are its template's: leave it out"
+        raise ApiError(400, message, code="invalid_value", param="add_special_tokens")
+    for name in ("tools", *Conversing.model_fields) if body.messages is None else ():
+        if getattr(body, name) is not None:
+            raise ApiError(400, f"{name} is of messages: leave it out", code="invalid_value", param=name)
 
 
 async def _chat_ids(

@@ -215,7 +215,8 @@ class TokenizeRequest(Conversing):
     messages: Messages | None = None
     tools: Tools | None = None
     """Of the conversation."""
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
+    """Of a text: those that belong around it, as in /v1/completions; true if left out."""
 
 
 class DetokenizeRequest(Strict):
