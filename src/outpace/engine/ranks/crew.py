@@ -7,10 +7,7 @@ The others end with their connections.
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +16,6 @@ from threading import Event, Lock, Thread
 from typing import NoReturn, TypeVar, cast
 
 import msgspec
-import torch
 
 from outpace.distributed import rendezvous
 from outpace.distributed.pipe import Pipe, PipeClosed
@@ -29,6 +25,7 @@ from outpace.engine.ranks.checksum import Comparison
 from outpace.engine.ranks.failures import Failures, is_fatal
 from outpace.engine.ranks.likeness import unlike_versions, versions
 from outpace.engine.ranks.orders import Answer, Order
+from outpace.engine.ranks.release import Release
 from outpace.engine.ranks.whereabouts import Progress, Whereabouts
 from outpace.errors import EngineError
 from outpace.wording import count_of
@@ -41,10 +38,6 @@ SECONDS_OF_SILENCE = 120.0
 """How long a rank may say nothing: it has a beat of its own, whatever else it does, once Python runs in it."""
 SECONDS_TO_GET_ON = 300.0
 """How long a rank that is waited for may be at one thing: a large tensor may come from a slow disk."""
-SECONDS_TO_GIVE_UP = 20.0
-"""How long a forward may stay stuck on the device after a rank died, before this process ends itself."""
-STUCK = 70
-"""Exit status then: sysexits' EX_SOFTWARE."""
 _LOOK_S = 0.2
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -62,10 +55,8 @@ class Crew:
     def __init__(self, connections: Sequence[socket.socket], workers: Sequence[Worker]) -> None:
         pipes: list[Pipe[Answer]] = [Pipe(connection, Answer, SECONDS_OF_SILENCE) for connection in connections]
         self._pipes, self._workers = pipes, workers
-        self.last: torch.cuda.Event | None = None
-        """The end of the forward that was enqueued last."""
-        self.sets_free: list[Callable[[], None]] = []
-        """What ends waits for a rank that died, beside aborting the library's collectives."""
+        self.release = Release()
+        """What is set free when the group ends."""
         self._answers: tuple[SimpleQueue[Answer], ...] = tuple(SimpleQueue() for _ in pipes)
         self._comparison = Comparison(len(pipes))
         self._lock = Lock()
@@ -253,12 +244,6 @@ class Crew:
             self._fail_apart(rank, num_forwards)
         self.check()
 
-    def when_it_ends(self, call: Callable[[], None]) -> None:
-        """Calls this from a thread of its own once the group has ended, or now if it has."""
-        self.sets_free.append(call)
-        if self._failed.is_set():
-            call()
-
     def check(self) -> None:
         """Raises EngineError if the group has ended."""
         if self._error is not None:
@@ -305,18 +290,7 @@ class Crew:
         self._failed.set()
         for pipe in self._pipes:
             pipe.close()  # the others end; what they would have said is of no use
-        Thread(target=self._set_free, name="sets free", daemon=True).start()
-
-    def _set_free(self) -> None:
-        for call in self.sets_free:
-            call()
-        rendezvous.abort()
-        deadline = time.monotonic() + SECONDS_TO_GIVE_UP
-        while self.last is not None and not self.last.query():
-            if time.monotonic() > deadline:
-                print(f"outpace: {self._error}; a forward is stuck on the GPU, so this process ends", file=sys.stderr)
-                os._exit(STUCK)
-            time.sleep(0.1)
+        self.release.begin(self._error)
 
 
 def _end(pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker]) -> None:

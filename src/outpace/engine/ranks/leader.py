@@ -76,7 +76,7 @@ class Leader(Runner):
         with self._crew.in_forward():
             ticket = super().enqueue(plan, masks)
         with self._crew.in_step():
-            self._crew.last = ticket.done
+            self._crew.release.last = ticket.done
             seen = self._checksum.add(ticket)
         if seen is not None:
             self._crew.compare(*seen)

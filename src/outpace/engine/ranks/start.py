@@ -109,7 +109,7 @@ class Ranks:
 
     def when_they_end(self, call: Callable[[], None]) -> None:
         """Calls this, from another thread, once a rank has died."""
-        self._crew.when_it_ends(call)
+        self._crew.release.add(call)
 
     @classmethod
     def start(cls, asked: Wanted) -> Ranks:
@@ -144,7 +144,7 @@ class Ranks:
         crew.progress.device, crew.progress.calls = str(own), group.calls
         crew.progress.begin("loading")
         if group.exchange is not None:
-            crew.sets_free.append(group.exchange.stop)
+            crew.release.add(group.exchange.stop)
         if own.type == "cuda":
             torch.cuda.set_device(own)  # of this thread; the other one was for waiting
         return cls(group, own, crew, asked)
