@@ -60,9 +60,12 @@ def test_chances_out_of_range_are_refused(chances: tuple[float, ...]) -> None:
         EngineConfig(simulate_acceptance=chances)
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"), [({"drafter": None}, "runs without a drafter"), ({"k": 0}, "drafts nothing with k = 0")]
-)
+@pytest.mark.parametrize(("settings", "why"), [({"drafter": None}, "there is no drafter"), ({"k": 0}, "k is 0")])
 def test_chances_of_drafts_that_nobody_makes_are_refused(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"simulate_acceptance is of drafts, and .* {why}"):
+    """Before anything is loaded, and of models that are loaded already."""
+    with pytest.raises(ConfigError, match=f"simulate_acceptance is of drafts, and {why}"):
         LLM(str(tmp_path), **{"drafter": "./drafter"} | settings, simulate_acceptance=CHANCES)
+    target = tiny_target(seed=96)
+    drafter = None if "drafter" in settings else tiny_drafter(target)
+    with pytest.raises(ConfigError, match=f"simulate_acceptance is of drafts, and {why}"):
+        LLM.from_parts(target, drafter, EngineConfig(k=settings.get("k", 4), simulate_acceptance=CHANCES))

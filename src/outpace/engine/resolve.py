@@ -57,9 +57,7 @@ def wanted(
     name = shipped_drafter(source.name) if drafter == "auto" else drafter
     if name is None and aux_boundaries is not None:
         raise ConfigError(f"aux_boundaries are a drafter's, and {model} runs without one; name it, or leave them out")
-    if config.simulate_acceptance and (name is None or not config.k):
-        why = "runs without a drafter" if name is None else "drafts nothing with k = 0"
-        raise ConfigError(f"simulate_acceptance is of drafts, and {model} {why}: change that, or leave it out")
+    _check_simulated(config, drafts=name is not None)
     return Wanted(
         source=source,
         drafter=name,
@@ -89,6 +87,7 @@ def resolve(config: EngineConfig, target: Target, drafter: Drafter | None, free:
             f"max_context is {config.max_context}; the model was made for {limit} positions: lower it, or leave it out"
         )
     check_reuse(target.config.mixture, config.expert_reuse)
+    _check_simulated(config, drafts=drafter is not None)
     max_context = config.max_context or limit
     page_size = config.page_size or default_page_size(device)
     page_bytes = bytes_per_page(target, drafter, page_size, dtype)
@@ -111,6 +110,12 @@ def resolve(config: EngineConfig, target: Target, drafter: Drafter | None, free:
         "prefill_chunk": config.prefill_chunk or default_prefill_chunk(device),
     }
     return ResolvedConfig(**given | resolved)
+
+
+def _check_simulated(config: EngineConfig, *, drafts: bool) -> None:
+    if config.simulate_acceptance and not (drafts and config.k):
+        why = "k is 0" if drafts else "there is no drafter"
+        raise ConfigError(f"simulate_acceptance is of drafts, and {why}: change that, or leave it out")
 
 
 def _boundaries(given: Sequence[int]) -> tuple[int, ...]:
