@@ -16,6 +16,7 @@ from outpace import SamplingParams
 from outpace.engine import calibrate
 from outpace.engine.memory import bytes_per_page
 from outpace.errors import ConfigError
+from outpace.kernels import plain_latents
 from outpace.models.arch import LatentConfig, MixtureConfig
 from outpace.models.drafters.checkpoint import load_drafter
 from outpace.models.mixture import Mixture
@@ -50,6 +51,26 @@ def deepseek_v3() -> LoadedTarget:
         if "correction" in name:
             buffer.uniform_(-0.1, 0.1)
     return target
+
+
+def test_a_long_prompt_is_attended_to_in_plain_form_and_answered_as_in_short_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, made = deepseek_v3(), list[int]()
+    original = plain_latents.bring_up
+
+    def counted(latents_BTE: Tensor, kv_up_NOR: Tensor) -> Tensor:
+        made.append(latents_BTE.shape[1])
+        return original(latents_BTE, kv_up_NOR)
+
+    monkeypatch.setattr(plain_latents, "bring_up", counted)
+    batch = [(prompt * 60)[:60] for prompt in prompts(3, seed=73)]
+    params = SamplingParams(max_tokens=12)
+    short = engine(target, tiny_drafter(target, num_kv_heads=2), prefill_chunk=8).generate(batch, params)
+    assert not made
+    long = engine(target, tiny_drafter(target, num_kv_heads=2), prefill_chunk=256).generate(batch, params)
+    assert made
+    assert answers(long) == answers(short)
 
 
 @pytest.mark.parametrize("make", [qwen3_moe, deepseek_v3])

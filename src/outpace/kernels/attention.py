@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outpace.kernels import plain_latents
 from outpace.kernels.kv import TRASH_PAGE, KVCache, write_kv
 
 AttendPages = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
@@ -197,6 +198,49 @@ class PagedAttend:
             page_size=self._cache.page_size,
             first_B=self._first_B,
         )
+
+    def plain_pays(self, kv_up_NOR: Tensor, plain_dim: int) -> bool:
+        """Whether latents are better attended to by `over_plain`, by how many tokens a row follow."""
+        num_positions = self._table_BP.numel() * self._cache.page_size
+        num_tokens = self._slots_BS.shape[1]
+        return self._first_B is None and plain_latents.pays(num_tokens, num_positions, kv_up_NOR, plain_dim)
+
+    def over_plain(
+        self,
+        layer: int,
+        plain_BSNP: Tensor,
+        turned_BSND: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        kv_up_NOR: Tensor,
+        scale: float,
+    ) -> Tensor:
+        """One layer's latent attention output [B, S, N, V], in plain form; the new tokens' latents are stored already.
+
+        Args:
+            layer: which.
+            plain_BSNP: queries, their part that is not turned.
+            turned_BSND: their other part; on a GPU it is still to be turned.
+            rotary: cos and sin of the tokens.
+            kv_up_NOR: from a latent to each head's plain key, then value.
+            scale: of the scores.
+        """
+        latents_BTE = self._cache.keys_LNHD[layer, :, 0][self._past()]
+        kv_BTNO = plain_latents.bring_up(latents_BTE, kv_up_NOR)
+        if self._start_B.is_cuda:
+            from outpace.kernels.gpu.plain_latents import plain_latent_attention
+
+            return plain_latent_attention(
+                plain_BSNP, turned_BSND, rotary, kv_BTNO, latents_BTE, self._start_B, scale=scale
+            )
+        q_BSNQ = torch.cat((plain_BSNP, turned_BSND), -1)
+        seen_BST = visible(self._start_B, q_BSNQ.shape[1], kv_BTNO.shape[1], None)
+        turned_BTD, plain_dim = latents_BTE[..., kv_up_NOR.shape[-1] :], plain_BSNP.shape[-1]
+        return plain_latents.attend(q_BSNQ, kv_BTNO, turned_BTD, seen_BST, plain_dim=plain_dim, scale=scale)
+
+    def _past(self) -> Tensor:
+        """Slots of all positions that the page tables reach, [B, T]."""
+        offsets = torch.arange(self._cache.page_size, device=self._table_BP.device)
+        return (self._table_BP[..., None] * self._cache.page_size + offsets).flatten(1)
 
     def _in_place(self, layer: int, q_BSHD: Tensor) -> Tensor:
         """On a GPU: the kernel reads the pages where they lie."""

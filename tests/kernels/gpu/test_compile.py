@@ -18,8 +18,8 @@ from triton.compiler import ASTSource
 
 from outpace.kernels.gpu import activation, attention, decode, exchange, exchange_norm, heads, latent, latents
 from outpace.kernels.gpu import linear, mask, mixture, norm, packed as gpu_packed, packed_linear, packed_mixture
-from outpace.kernels.gpu import places, rope, routing, sample, settle, sorting, splits as splits_, tiled_mixture
-from outpace.kernels.gpu import truncate
+from outpace.kernels.gpu import places, plain_latents, rope, routing, sample, settle, sorting, splits as splits_
+from outpace.kernels.gpu import tiled_mixture, truncate
 
 FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
@@ -120,6 +120,13 @@ for model in (FLOAT, "*bf16"):
             SPLIT=splits > 1, BLOCK_M=16, BLOCK_T=32, BLOCK_R=512, BLOCK_D=64,
             PRECISION="ieee" if model == FLOAT else None, PDL=True,
         )
+    kernel = plain_latents._attend_plain
+    tokens, positions = (64, 32) if model == FLOAT else (128, 64)
+    compile(
+        kernel, pointers(kernel, model, start_ptr=INT), num_warps=8, N=8, P=128, V=128, D=64, E=576, BLOCK_M=tokens,
+        BLOCK_T=positions, BLOCK_P=128, BLOCK_V=128, BLOCK_D=64, PRECISION="ieee" if model == FLOAT else None,
+        PDL=True,
+    )
     for parts, q_rank in ((1, 0), (4, 1536)):
         kernel = latents._store_latents
         kinds = pointers(kernel, model, slot_ptr=INT, part_ptr=FLOAT if parts > 1 else model)

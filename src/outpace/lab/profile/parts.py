@@ -38,7 +38,8 @@ ATTENDS = ("_decode", "_attend", "_attend_latent")
 """Kernels that attend, once a layer."""
 
 _OURS = {
-    **dict.fromkeys((*ATTENDS, "join", "_turn_and_store", "_store_latents", "_multiply_heads", "_angles"), ATTENTION),
+    **dict.fromkeys((*ATTENDS, "_attend_plain", "join", "_turn_and_store", "_store_latents"), ATTENTION),
+    **dict.fromkeys(("_multiply_heads", "_angles"), ATTENTION),
     **dict.fromkeys(("_multiply", "_multiply_wide", "_multiply_packed", "_unpack", "_silu_mul", "_join"), LINEAR),
     **dict.fromkeys(("_choose", "_group", "_multiply_chosen", "_gate_up", "_down"), EXPERTS),
     **dict.fromkeys(("_count_pairs", "_place_pairs", "_multiply_tiles", "_add_pairs"), EXPERTS),
