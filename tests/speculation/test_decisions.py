@@ -202,6 +202,17 @@ def test_batches_under_grammars_are_judged_by_what_was_seen_under_grammars() -> 
     assert control.choose([free, masked]).k == 0, "one row under a grammar makes it such a batch"
 
 
+def test_what_others_accept_beside_grammars_is_taken_in_at_once() -> None:
+    """Some row of a busy server may be under a grammar for days: what is learnt of the others must not pile up."""
+    control = ApartControl(table((0, 1.0), (4, 1.5)))
+    free, masked = Row(acceptance=control.start()), Row(masked=True)
+    for _ in range(20):
+        control.learn(free, 4, 0)
+        control.choose([free, masked])
+    assert free.acceptance is not None and free.acceptance.seen_R[0] > 8.0
+    assert control.overall.rates()[0] < 0.2
+
+
 def test_cycles_under_grammars_cost_what_was_seen_under_grammars() -> None:
     control, free, masked = ApartControl(table((0, 1.0), (4, 1.5))), Row(), Row(masked=True)
     for row in (free, masked):

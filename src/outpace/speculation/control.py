@@ -199,7 +199,7 @@ class AutomaticControl:
         return self._pays
 
     def choose(self, batch: Sequence[Drafting]) -> Decision:
-        self._take_in()
+        self.take_in()
         drafting = [request for request in batch if request.max_k]
         decision = self._weigh(self._ahead(batch, drafting)) if drafting else Decision(0, "no request drafts")
         self.num_switches += (decision.k > 0) != (self.decision.k > 0)
@@ -247,7 +247,7 @@ class AutomaticControl:
     def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
         self._fresh.append((request.acceptance, num_drafts, num_accepted))
 
-    def _take_in(self) -> None:
+    def take_in(self) -> None:
         """What was learnt since the last choice. If it is a surprise, what was known before counts little."""
         if not self._fresh:
             return
