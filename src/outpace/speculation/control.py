@@ -179,13 +179,15 @@ class AutomaticControl:
         self.num_switches = 0
         self._pays = True
         """Some k looks better than plain decoding, and may be taken."""
-        self._credit = FIRST_CREDIT
+        self._credit = 0.0
+        """Seconds, since batches differ: small ones earn in no time what a step of a large one takes."""
+        self._first_credit = FIRST_CREDIT
         self._probing = 0
         self._num_plain = 0
         """Plain steps in a row."""
         self._probe_every = float(PROBE_EVERY)
         self._gain = 0.0
-        """Of drafting since the last plain step, in plain steps; what resuming took is off."""
+        """Of drafting since the last plain step, in seconds; what resuming took is off."""
         self._catch_up = CATCH_UP
         self._plain_checks = PlainChecks()
         self._open: list[CycleSeen] = []
@@ -224,7 +226,8 @@ class AutomaticControl:
         if kept in speed and speed[best] < speed[kept] * (1.0 + MARGIN):
             best = kept
         drafts = max((k for k in speed if k), key=speed.__getitem__, default=0)
-        may = self._credit >= (0.0 if self._num_plain else -2.0 * self._catch_up)  # it has to earn what resuming took
+        owing = 0.0 if self._num_plain else 2.0 * self._catch_up * ahead.seconds[0]  # it has to earn what resuming took
+        may = self._credit >= -owing
         self._pays = best > 0 and may
         bucket, clear = self.costs.bucket(ahead.num_rows), speed[best] >= CLEAR * speed[0]
         is_new = 0 in loose and self._plain_checks.waits(bucket)
@@ -233,15 +236,16 @@ class AutomaticControl:
         if self._probing and drafts:
             return _decided(best or drafts, "probing: ", ahead, best or drafts)
         num_cycles = max(LEAST_PROBE_CYCLES, -(-PROBE_CYCLES // ahead.num_rows))
-        if best == 0 and drafts and self._may_probe(num_cycles * ahead.loss(drafts)):
+        if best == 0 and drafts and self._may_probe(num_cycles * ahead.loss(drafts), ahead.seconds[0]):
             self._probing = num_cycles
             return _decided(drafts, "probing: ", ahead, drafts)
         if best and not may:
             return _decided(0, "it has lost more than it may, though ", ahead, best)
         return _decided(best, "", ahead, best or drafts)
 
-    def _may_probe(self, loss: float) -> bool:
-        needed = min(loss, PROBE_LOSS) + self._catch_up
+    def _may_probe(self, loss: float, step: float) -> bool:
+        """Args: what it is thought to lose, in plain steps, and the seconds of one."""
+        needed = (min(loss, PROBE_LOSS) + self._catch_up) * step
         return self._num_plain >= self._probe_every and self._credit >= needed
 
     def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
@@ -285,10 +289,9 @@ class AutomaticControl:
     def _settle(self) -> None:
         """Charges cycles against what a plain step is known to take by now."""
         for seen in self._open:
-            steps = seen.seconds / self.costs.seconds(seen.num_rows, 0, seen.context)
-            gain = seen.num_emitted / seen.num_rows - steps
-            self._credit += gain if seen.k else BUDGET * steps
-            self._credit = max(-MOST_CREDIT, min(self._credit, MOST_CREDIT))
+            step = self.costs.seconds(seen.num_rows, 0, seen.context)
+            gain = step * seen.num_emitted / seen.num_rows - seen.seconds
+            self._earn(gain if seen.k else BUDGET * seen.seconds, step)
             if not seen.k:
                 self._judge_probe()
                 continue
@@ -296,6 +299,15 @@ class AutomaticControl:
             if self._credit < 0.0:
                 self._probing = 0
         self._open = []
+
+    def _earn(self, seconds: float, step: float) -> None:
+        """Adds to the credit, or takes from it, within what may be saved up or owed of such plain steps.
+
+        A smaller step takes away what was saved up of larger ones, but not what is owed of them.
+        """
+        earned = self._credit + self._first_credit * step + seconds
+        self._first_credit, most = 0.0, MOST_CREDIT * step
+        self._credit = max(min(self._credit, -most), min(earned, most))
 
     def _judge_probe(self) -> None:
         """After drafting has ended."""
@@ -305,10 +317,11 @@ class AutomaticControl:
             self._gain = 0.0
 
     def pay(self, num_rows: int, context: int, seconds: float) -> None:
-        steps = min(seconds / self.costs.seconds(num_rows, 0, context), MOST_CATCH_UP)
-        self._catch_up += 0.25 * (steps - self._catch_up)
-        self._credit = max(-MOST_CREDIT, self._credit - steps)
-        self._gain -= steps
+        step = self.costs.seconds(num_rows, 0, context)
+        charged = min(seconds, MOST_CATCH_UP * step)
+        self._catch_up += 0.25 * (charged / step - self._catch_up)
+        self._earn(-charged, step)
+        self._gain -= charged
 
     def describe(self) -> dict[str, Any]:
         return {
