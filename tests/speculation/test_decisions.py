@@ -21,6 +21,7 @@ class Row:
     num_cached: int = 0
     acceptance: Acceptance | None = None
     masked: bool = False
+    num_left: int = 1 << 30
 
 
 def table(*steps: tuple[int, float], buckets: tuple[int, ...] = (1,)) -> CostTable:
@@ -189,6 +190,16 @@ def test_rows_that_do_not_draft_weigh_against_drafting() -> None:
     control = drafting_pays()
     assert control.choose([Row()]).k == 4
     assert control.choose([Row(), *[Row(max_k=0)] * 15]).k == 0
+
+
+def test_drafts_behind_the_last_token_bring_nothing() -> None:
+    control = drafting_pays()
+    assert [control.choose([Row(num_left=left)]).k for left in (9, 5, 3)] == [4, 4, 2]
+    kept = control.decision
+    assert control.choose([Row(num_left=1)]).k == 0
+    assert control.decision is kept, "an answer's last token says nothing about the next answer"
+    assert control.choose([Row(num_left=1), Row(num_left=9)]).k == 4
+    assert control.choose([Row(num_left=1), *[Row(num_left=2)] * 3]).k == 2
 
 
 def test_batches_under_grammars_are_judged_by_what_was_seen_under_grammars() -> None:

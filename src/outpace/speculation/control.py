@@ -66,6 +66,11 @@ class Drafting(Protocol):
     num_cached: int
 
     @property
+    def num_left(self) -> int:
+        """Tokens that it may still be given; drafts behind them bring nothing."""
+        ...
+
+    @property
     def masked(self) -> bool:
         """Its tokens are chosen under a grammar."""
         ...
@@ -92,6 +97,7 @@ class CycleSeen:
     context: int
     """Tokens of all rows together."""
     num_emitted: int
+    """Tokens that reach users; of a row that has ended meanwhile one, as if it were a plain step."""
     seconds: float
     """From the end of the forward before it, host included."""
     touched: int | None = None
@@ -203,16 +209,19 @@ class AutomaticControl:
     def choose(self, batch: Sequence[Drafting]) -> Decision:
         self.take_in()
         drafting = [request for request in batch if request.max_k]
+        if drafting and all(request.num_left == 1 for request in drafting):
+            return Decision(0, "only last tokens are missing")  # which says nothing of drafting, and is not kept
         decision = self._weigh(self._ahead(batch, drafting)) if drafting else Decision(0, "no request drafts")
         self.num_switches += (decision.k > 0) != (self.decision.k > 0)
         self.decision = decision
         return decision
 
     def _ahead(self, batch: Sequence[Drafting], drafting: Sequence[Drafting]) -> Prospect:
-        limits = [request.max_k for request in drafting]
+        limits = [min(request.max_k, request.num_left - 1) for request in drafting]
         seen = [(request.acceptance or self._unseen).seen_R for request in drafting]
         tokens = batch_tokens(seen, limits, self.overall.rates())
-        num_rows, context, most = len(batch), sum(request.num_cached for request in batch), max(limits)
+        num_rows, context = len(batch), sum(request.num_cached for request in batch)
+        most = max(request.max_k for request in drafting)
         seconds = self.costs.by_k(num_rows, context)
         num_plain = num_rows - len(drafting)
         ks = [k for k in self.costs.ks if k <= most]
