@@ -16,18 +16,11 @@ from typing import Any, Protocol
 
 from outpace.speculation.acceptance import Acceptance, batch_tokens, expected
 from outpace.speculation.cost import CostTable
+from outpace.speculation.credit import Credit
 from outpace.speculation.plain_checks import PlainChecks
 from outpace.speculation.prospect import Prospect, Weighed
 from outpace.speculation.surprise import Surprise
 
-BUDGET = 0.015
-"""Part of the time that may be lost to speculation that does not pay."""
-FIRST_CREDIT = 4.0
-"""What may be lost before plain decoding has earned anything, in plain steps."""
-MOST_CREDIT = 24.0
-"""What may be saved up, in plain steps, and so about what a single window may lose beside its budget. With both, one of
-2,000 plain steps loses less than 3%, or of 3,200 where catch-ups are dearest. Less would not pay for a probe behind
-such a catch-up."""
 PROBE_CYCLES = 6
 """Of one row; of several fewer, since each of them says something."""
 LEAST_PROBE_CYCLES = 2
@@ -43,6 +36,8 @@ PROBE_OFTEN = 12
 SOONER, LONGER = 0.25, 1.2
 """How many times as long the next probe waits: after drafting that has paid, since acceptance comes and goes, and after
 drafting that has not."""
+CALM = 400
+"""Cycles with drafts after which a disturbed one is nobody's loss; those that come sooner are what drafting takes."""
 CATCH_UP = 1.0
 """What a catch-up takes before one was seen, in plain steps."""
 MOST_CATCH_UP = 12.0
@@ -185,9 +180,7 @@ class AutomaticControl:
         self.num_switches = 0
         self._pays = True
         """Some k looks better than plain decoding, and may be taken."""
-        self._credit = 0.0
-        """Seconds, since batches differ: small ones earn in no time what a step of a large one takes."""
-        self._first_credit = FIRST_CREDIT
+        self._credit = Credit()
         self._probing = 0
         self._num_plain = 0
         """Plain steps in a row."""
@@ -198,6 +191,8 @@ class AutomaticControl:
         self._plain_checks = PlainChecks()
         self._open: list[CycleSeen] = []
         """Cycles that took longer than expected, and are charged when it is known whether plain steps do, too."""
+        self._num_calm = CALM
+        """Cycles with drafts since one was disturbed."""
         self._unseen = Acceptance(max(costs.ks), REQUEST_HALF_LIFE)
 
     def start(self) -> Acceptance:
@@ -236,7 +231,7 @@ class AutomaticControl:
             best = kept
         drafts = max((k for k in speed if k), key=speed.__getitem__, default=0)
         owing = 0.0 if self._num_plain else 2.0 * self._catch_up * ahead.seconds[0]  # it has to earn what resuming took
-        may = self._credit >= -owing
+        may = self._credit.covers(-owing)
         self._pays = best > 0 and may
         bucket, clear = self.costs.bucket(ahead.num_rows), speed[best] >= CLEAR * speed[0]
         is_new = 0 in loose and self._plain_checks.waits(bucket)
@@ -255,7 +250,7 @@ class AutomaticControl:
     def _may_probe(self, loss: float, step: float) -> bool:
         """Args: what it is thought to lose, in plain steps, and the seconds of one."""
         needed = (min(loss, PROBE_LOSS) + self._catch_up) * step
-        return self._num_plain >= self._probe_every and self._credit >= needed
+        return self._num_plain >= self._probe_every and self._credit.covers(needed)
 
     def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
         self._fresh.append((request.acceptance, num_drafts, num_accepted))
@@ -289,34 +284,34 @@ class AutomaticControl:
             self._num_plain = 0
         elif observed != "disturbed":
             self._num_plain += 1
-        if observed == "disturbed":
+        if observed == "disturbed" and not self._recurs(seen):
             return  # a paused machine or a compilation is nobody's loss
+        self._num_calm += seen.k > 0
         self._open.append(seen)
         if observed == "usual" or (shifted and not seen.k) or len(self._open) >= MOST_OPEN:
             self._settle()
+
+    def _recurs(self, disturbed: CycleSeen) -> bool:
+        """Whether it is one of many with drafts; of plain steps that would be no reason to draft."""
+        if not disturbed.k:
+            return False
+        num_calm, self._num_calm = self._num_calm, 0
+        return num_calm < CALM
 
     def _settle(self) -> None:
         """Charges cycles against what a plain step is known to take by now."""
         for seen in self._open:
             step = self.costs.seconds(seen.num_rows, 0, seen.context)
-            gain = step * seen.num_emitted / seen.num_rows - seen.seconds
-            self._earn(gain if seen.k else BUDGET * seen.seconds, step)
             if not seen.k:
+                self._credit.earn(seen.seconds, step)
                 self._judge_probe()
                 continue
+            gain = step * seen.num_emitted / seen.num_rows - seen.seconds
+            self._credit.add(gain, step)
             self._gain += gain
-            if self._credit < 0.0:
+            if not self._credit.covers(0.0):
                 self._probing = 0
         self._open = []
-
-    def _earn(self, seconds: float, step: float) -> None:
-        """Adds to the credit, or takes from it, within what may be saved up or owed of such plain steps.
-
-        A smaller step takes away what was saved up of larger ones, but not what is owed of them.
-        """
-        earned = self._credit + self._first_credit * step + seconds
-        self._first_credit, most = 0.0, MOST_CREDIT * step
-        self._credit = max(min(self._credit, -most), min(earned, most))
 
     def _judge_probe(self) -> None:
         """After drafting has ended."""
@@ -329,7 +324,7 @@ class AutomaticControl:
         step = self.costs.seconds(num_rows, 0, context)
         charged = min(seconds, MOST_CATCH_UP * step)
         self._catch_up += 0.25 * (charged / step - self._catch_up)
-        self._earn(-charged, step)
+        self._credit.add(-charged, step)
         self._gain -= charged
 
     def describe(self) -> dict[str, Any]:
