@@ -163,6 +163,11 @@ def test_a_body_that_breaks_off_is_told_so_while_it_is_waited_for() -> None:
     assert [(status, body["error"]["code"]) for status, body in found] == [(400, "invalid_http")]
 
 
+def test_what_is_wrong_in_the_body_of_an_answered_request_ends_the_connection() -> None:
+    found = exchange(CHUNKED + b"\r\n200000\r\n" + bytes(2 << 20), b"wrong", get("/b"), num_answers=9)
+    assert [(status, body["error"]["code"]) for status, body in found] == [(413, "body_too_large")]
+
+
 @pytest.mark.parametrize(
     "begin",
     [b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: ", b"GET /", CHUNKED + b"\r\n1;", CHUNKED + b"\r\n0\r\nX-Long: ", b"\r\n"],
