@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from outpace.server.http import incoming
 from outpace.server.http.guard import Guard
@@ -248,3 +252,72 @@ def test_who_leaves_has_left_all_that_was_asked() -> None:
             assert app.left == ["/long/1"] and not server.server_state.tasks
 
     run(work)
+
+
+class Written(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said, self.is_closed = b"", False
+
+    def write(self, data: Any) -> None:
+        self.said += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        """What comes is given by hand."""
+
+    resume_reading = pause_reading
+
+
+async def told(parts: list[bytes]) -> list[tuple[int, Any]]:
+    """What is answered to bytes that come in these parts."""
+    config = uvicorn.Config(App(), lifespan="off", log_config=None)
+    config.load()
+    transport, connection = Written(), incoming.Incoming(config, ServerState(), {})
+    connection.connection_made(transport)
+    for part in parts:
+        if not transport.is_closed:
+            connection.data_received(part)
+        await asyncio.sleep(0)
+    for _ in range(40):
+        await asyncio.sleep(0)
+    connection.connection_lost(None)
+    return answers(transport.said)
+
+
+PIECES = [
+    get("/a"),
+    get("/b", HOST + H2C),
+    b"POST /c HTTP/1.1\r\n" + HOST + H2C + b"Content-Length: 5\r\n\r\nhello",
+    CHUNKED + b"\r\n3;e=1\r\nabc\r\n2\r\nde\r\n0\r\nX: y\r\n\r\n",
+    get("/d", version="1.0"),
+    get("/e", HOST + b"Connection: close\r\n"),
+    get("/f", b""),
+    CHUNKED + b"\r\nzz\r\n",
+    b"nonsense\r\n\r\n",
+    b"\r\n",
+]
+
+
+def test_it_does_not_matter_in_which_parts_bytes_come() -> None:
+    chance = random.Random(0)
+
+    async def work() -> None:
+        for number in range(400):
+            sent = bytearray(b"".join(chance.choices(PIECES, k=chance.randint(1, 5))))
+            if number % 2:
+                sent[chance.randrange(len(sent))] = chance.choice(b"\r\n :;\x00a0Z/")
+            cuts = sorted(chance.choices(range(len(sent)), k=5))
+            parts = [bytes(sent[a:b]) for a, b in pairwise([0, *cuts, len(sent)])]
+            whole = await told([bytes(sent)])
+            assert await told(parts) == whole, bytes(sent)
+            assert await told([bytes([byte]) for byte in sent]) == whole, bytes(sent)
+
+    asyncio.run(work())
