@@ -207,6 +207,31 @@ def test_control_is_told_of_every_cycle_and_catch_up_and_of_nothing_else() -> No
     assert told.learnt == [(4, 4)] * 2
 
 
+def test_control_is_told_of_those_tokens_that_reach_the_user() -> None:
+    """Behind an answer's end a drafter may be right for nothing; so drafting looked good where answers are short."""
+    target = tiny_target(seed=92)
+    (plain,) = engine(target).generate([[1, 2, 3]], SamplingParams(max_tokens=40))
+    llm = engine(target, OracleDrafter(whole([plain]), 1.0))
+    told = llm.engine.control = llm.engine.scheduler.control = Told()
+    told.k = 4
+    for max_tokens, stops in ((4, ()), (40, plain.token_ids[2:3])):
+        told.seen.clear()
+        params = SamplingParams(max_tokens=max_tokens, stop_token_ids=stops)
+        (found,) = llm.generate([[1, 2, 3]], params)
+        assert [seen.num_emitted for seen in told.seen] == [len(found.token_ids) - 1]
+
+
+def test_answers_that_are_too_short_for_drafts_have_none() -> None:
+    target = tiny_target(seed=93)
+    batch = [prompt[:8] for prompt in prompts(4, seed=94)]
+    plain = engine(target).generate(batch, SamplingParams(max_tokens=2))
+    llm = controlled(target, whole(engine(target).generate(batch, LONG)), 1.0, 1.3)
+    assert sum(result.stats.drafted for result in llm.generate(batch, LONG)) > 0
+    found = llm.generate(batch, SamplingParams(max_tokens=2))
+    assert answers(found) == answers(plain)
+    assert sum(result.stats.drafted for result in found) == 0
+
+
 def test_an_unknown_control_is_refused() -> None:
     with pytest.raises(ConfigError, match="it must be auto or fixed"):
         EngineConfig(control="always")  # type: ignore[arg-type]

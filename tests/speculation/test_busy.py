@@ -88,6 +88,34 @@ def test_a_machine_that_is_busy_as_a_whole_changes_nothing(num_rows: int, rate: 
     assert part_of_best(found[ENDS : ENDS + 300]) > 0.93
 
 
+@pytest.mark.parametrize("every", [2, 3, 10])
+@pytest.mark.parametrize("times", [5.0, 20.0])
+@pytest.mark.parametrize("num_rows", [1, 16])
+def test_what_disturbs_drafting_again_and_again_is_what_it_takes(num_rows: int, times: float, every: int) -> None:
+    """Each is so far off that alone it would be nobody's: drafts that pay otherwise run in forwards without a graph."""
+    found = cycles(num_rows, 0.5, lambda k, cycle: times if k and cycle % every == 0 else 1.0)
+    assert against_plain(found) > 0.97
+
+
+def test_what_disturbs_the_first_cycle_behind_plain_steps_is_part_of_probing() -> None:
+    machine = Machine(1, CONTEXT, lambda row, at: 0.0)
+    machine.slow = lambda k, cycle: 5.0 if k and machine.ks[-2:-1] == [0] else 1.0
+    rows = [Row(max(KS), CONTEXT, machine.control.start())]
+    while len(machine.ks) < LAST:
+        machine._cycle(rows, None)
+        rows[0].num_cached = CONTEXT
+    assert LAST * truth(1, 0, CONTEXT) / machine.clock > 0.97
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.8])
+@pytest.mark.parametrize("num_rows", [1, 16])
+def test_what_disturbs_the_whole_machine_is_no_reason_against_drafts_that_clearly_pay(
+    num_rows: int, rate: float
+) -> None:
+    found = cycles(num_rows, rate, lambda k, cycle: 5.0 if cycle % 10 == 0 else 1.0)
+    assert part_of_best(found) > 0.95
+
+
 @pytest.mark.parametrize("rate", [0.4, 0.8])
 def test_a_start_on_a_busy_machine_is_made_up_for(rate: float) -> None:
     found = cycles(1, rate, busy(0, 60, 3.0, EVERYTHING))

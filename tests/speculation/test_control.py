@@ -29,6 +29,7 @@ class Row:
     max_k: int
     num_cached: int
     acceptance: Acceptance | None
+    num_left: int = 1 << 30
     num_new: int = 0
     lags: bool = False
 

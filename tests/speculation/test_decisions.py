@@ -21,6 +21,7 @@ class Row:
     num_cached: int = 0
     acceptance: Acceptance | None = None
     masked: bool = False
+    num_left: int = 1 << 30
 
 
 def table(*steps: tuple[int, float], buckets: tuple[int, ...] = (1,)) -> CostTable:
@@ -191,6 +192,16 @@ def test_rows_that_do_not_draft_weigh_against_drafting() -> None:
     assert control.choose([Row(), *[Row(max_k=0)] * 15]).k == 0
 
 
+def test_drafts_behind_the_last_token_bring_nothing() -> None:
+    control = drafting_pays()
+    assert [control.choose([Row(num_left=left)]).k for left in (9, 5, 3)] == [4, 4, 2]
+    kept = control.decision
+    assert control.choose([Row(num_left=1)]).k == 0
+    assert control.decision is kept, "an answer's last token says nothing about the next answer"
+    assert control.choose([Row(num_left=1), Row(num_left=9)]).k == 4
+    assert control.choose([Row(num_left=1), *[Row(num_left=2)] * 3]).k == 2
+
+
 def test_batches_under_grammars_are_judged_by_what_was_seen_under_grammars() -> None:
     control, free, masked = ApartControl(table((0, 1.0), (4, 1.5))), Row(), Row(masked=True)
     for _ in range(200):
@@ -200,6 +211,17 @@ def test_batches_under_grammars_are_judged_by_what_was_seen_under_grammars() -> 
         assert control.choose([row]).k == k
         assert control.describe()["k"] == k
     assert control.choose([free, masked]).k == 0, "one row under a grammar makes it such a batch"
+
+
+def test_what_others_accept_beside_grammars_is_taken_in_at_once() -> None:
+    """Some row of a busy server may be under a grammar for days: what is learnt of the others must not pile up."""
+    control = ApartControl(table((0, 1.0), (4, 1.5)))
+    free, masked = Row(acceptance=control.start()), Row(masked=True)
+    for _ in range(20):
+        control.learn(free, 4, 0)
+        control.choose([free, masked])
+    assert free.acceptance is not None and free.acceptance.seen_R[0] > 8.0
+    assert control.overall.rates()[0] < 0.2
 
 
 def test_cycles_under_grammars_cost_what_was_seen_under_grammars() -> None:

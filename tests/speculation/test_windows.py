@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outpace.speculation import control
+from outpace.speculation import credit
 from speculation import test_control
 from speculation.test_control import KS, Machine, Row, truth
 
@@ -67,5 +67,5 @@ def test_no_window_loses_more_than_it_may(
 
 
 def test_a_window_would_lose_more_if_all_that_was_gained_could_be_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "MOST_CREDIT", 1e9)
+    monkeypatch.setattr(credit, "MOST_CREDIT", 1e9)
     assert largest_loss(cycles(1, RATES["collapses"]), WINDOW) > 0.06

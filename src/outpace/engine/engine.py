@@ -212,37 +212,39 @@ class Engine:
     def _collect(self, work: Work, ticket: Ticket) -> None:
         outcome = ticket.read()
         seconds = ticket.seconds() if work.masks is None else time.perf_counter() - ticket.began
-        self._observe(work, outcome, seconds)
+        context, num_kept = sum(sequence.num_cached for sequence in work.owners), 0
         if isinstance(work.plan, CyclePlan) and (phases := ticket.phases()):
             self.phases.took(work.plan, phases)
         for index, sequence in enumerate(work.owners):
             if sequence.row < 0:
-                continue  # stopped or aborted while this was in flight
+                num_kept += 1  # stopped or aborted while this was in flight, as it would be behind a plain step
+                continue
             match work.plan:
                 case CyclePlan(k=k):
-                    self._collect_cycle(k, sequence, outcome, index)
+                    num_kept += self._collect_cycle(k, sequence, outcome, index)
                 case PrefillPlan(chunks=chunks, fills_drafter=fills_drafter):
                     self._collect_chunk(len(chunks[index]), fills_drafter, sequence, outcome, index)
             if sequence.over:
                 self.scheduler.remove(sequence)
+        if seconds is not None:  # None if the device had stood idle before it
+            self._observe(work, context, num_kept, outcome.touched, seconds)
 
-    def _observe(self, work: Work, outcome: Outcome, seconds: float | None) -> None:
-        """Tells control what a cycle or a catch-up cost; None if the device had stood idle before it."""
-        if seconds is None or isinstance(work.plan, PrefillPlan):
+    def _observe(self, work: Work, context: int, num_kept: int, touched: int | None, seconds: float) -> None:
+        """Tells control what a cycle or a catch-up cost."""
+        if isinstance(work.plan, PrefillPlan):
             return
-        num_rows, context = len(work.owners), sum(sequence.num_cached for sequence in work.owners)
+        num_rows = len(work.owners)
         if isinstance(work.plan, CatchUpPlan):
             self.control.pay(num_rows, context, seconds)
             return
-        num_emitted = sum(map(len, outcome.tokens))
         self.control.observe(
             CycleSeen(
                 num_rows=num_rows,
                 k=work.plan.k,
                 context=context,
-                num_emitted=num_emitted,
+                num_emitted=num_kept,
                 seconds=seconds,
-                touched=outcome.touched,
+                touched=touched,
                 masked=work.masks is not None,
             )
         )
@@ -260,7 +262,8 @@ class Engine:
         sequence.num_sure -= 1
         sequence.extend(outcome.tokens[index], outcome.logprobs.get(index, ()))
 
-    def _collect_cycle(self, k: int, sequence: Sequence, outcome: Outcome, index: int) -> None:
+    def _collect_cycle(self, k: int, sequence: Sequence, outcome: Outcome, index: int) -> int:
+        """Returns how many tokens the user gets out of it."""
         run = outcome.tokens[index]
         if sequence.max_k and k:
             sequence.num_drafter = sequence.num_cached + 1  # this cycle's catch-up reached the last token's slot
@@ -272,6 +275,7 @@ class Engine:
         sequence.length_max -= k + 1 - len(run)
         sequence.num_sure -= 1
         sequence.counts.add(num_drafts, len(run), num_kept)
+        return num_kept
 
     def _draftable(self, length: int) -> int:
         drafter = self._pair.drafter

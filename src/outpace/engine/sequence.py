@@ -156,9 +156,14 @@ class Sequence:
         return self.length_max - self.num_cached == self.num_sure
 
     @property
+    def num_left(self) -> int:
+        """Tokens that are still to come behind those in flight, at most."""
+        return self.max_tokens - self.num_new - self.num_sure
+
+    @property
     def surely_done(self) -> bool:
         """What is in flight already brings `max_tokens`."""
-        return self.num_new + self.num_sure >= self.max_tokens
+        return self.num_left <= 0
 
     def extend(self, run: TokenIds[int], logprobs: TokenIds[TokenLogprobs] = ()) -> int:
         """Appends a run of tokens, cut exactly at its end; returns how many it kept.

@@ -32,7 +32,10 @@ class ApartControl(AutomaticControl):
 
     def choose(self, batch: Sequence[Drafting]) -> Decision:
         self._masked_last = any(request.masked for request in batch)
-        return self._apart().choose(batch) if self._masked_last else super().choose(batch)
+        if self._masked_last:
+            self.take_in()  # of the others in such batches, which may go on for ever
+            return self._apart().choose(batch)
+        return super().choose(batch)
 
     def fills_drafter(self) -> bool:
         """By the kind of batch that ran last: a prompt that comes in will be part of one like it."""

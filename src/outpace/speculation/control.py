@@ -16,18 +16,11 @@ from typing import Any, Protocol
 
 from outpace.speculation.acceptance import Acceptance, batch_tokens, expected
 from outpace.speculation.cost import CostTable
+from outpace.speculation.credit import Credit
 from outpace.speculation.plain_checks import PlainChecks
 from outpace.speculation.prospect import Prospect, Weighed
 from outpace.speculation.surprise import Surprise
 
-BUDGET = 0.015
-"""Part of the time that may be lost to speculation that does not pay."""
-FIRST_CREDIT = 4.0
-"""What may be lost before plain decoding has earned anything, in plain steps."""
-MOST_CREDIT = 24.0
-"""What may be saved up, in plain steps, and so about what a single window may lose beside its budget. With both, one of
-2,000 plain steps loses less than 3%, or of 3,200 where catch-ups are dearest. Less would not pay for a probe behind
-such a catch-up."""
 PROBE_CYCLES = 6
 """Of one row; of several fewer, since each of them says something."""
 LEAST_PROBE_CYCLES = 2
@@ -43,6 +36,8 @@ PROBE_OFTEN = 12
 SOONER, LONGER = 0.25, 1.2
 """How many times as long the next probe waits: after drafting that has paid, since acceptance comes and goes, and after
 drafting that has not."""
+CALM = 400
+"""Cycles with drafts after which a disturbed one is nobody's loss; those that come sooner are what drafting takes."""
 CATCH_UP = 1.0
 """What a catch-up takes before one was seen, in plain steps."""
 MOST_CATCH_UP = 12.0
@@ -64,6 +59,11 @@ class Drafting(Protocol):
 
     max_k: int
     num_cached: int
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that it may still be given; drafts behind them bring nothing."""
+        ...
 
     @property
     def masked(self) -> bool:
@@ -92,6 +92,7 @@ class CycleSeen:
     context: int
     """Tokens of all rows together."""
     num_emitted: int
+    """Tokens that reach users; of a row that has ended meanwhile one, as if it were a plain step."""
     seconds: float
     """From the end of the forward before it, host included."""
     touched: int | None = None
@@ -179,17 +180,19 @@ class AutomaticControl:
         self.num_switches = 0
         self._pays = True
         """Some k looks better than plain decoding, and may be taken."""
-        self._credit = FIRST_CREDIT
+        self._credit = Credit()
         self._probing = 0
         self._num_plain = 0
         """Plain steps in a row."""
         self._probe_every = float(PROBE_EVERY)
         self._gain = 0.0
-        """Of drafting since the last plain step, in plain steps; what resuming took is off."""
+        """Of drafting since the last plain step, in seconds; what resuming took is off."""
         self._catch_up = CATCH_UP
         self._plain_checks = PlainChecks()
         self._open: list[CycleSeen] = []
         """Cycles that took longer than expected, and are charged when it is known whether plain steps do, too."""
+        self._num_calm = CALM
+        """Cycles with drafts since one was disturbed."""
         self._unseen = Acceptance(max(costs.ks), REQUEST_HALF_LIFE)
 
     def start(self) -> Acceptance:
@@ -199,18 +202,21 @@ class AutomaticControl:
         return self._pays
 
     def choose(self, batch: Sequence[Drafting]) -> Decision:
-        self._take_in()
+        self.take_in()
         drafting = [request for request in batch if request.max_k]
+        if drafting and all(request.num_left == 1 for request in drafting):
+            return Decision(0, "only last tokens are missing")  # which says nothing of drafting, and is not kept
         decision = self._weigh(self._ahead(batch, drafting)) if drafting else Decision(0, "no request drafts")
         self.num_switches += (decision.k > 0) != (self.decision.k > 0)
         self.decision = decision
         return decision
 
     def _ahead(self, batch: Sequence[Drafting], drafting: Sequence[Drafting]) -> Prospect:
-        limits = [request.max_k for request in drafting]
+        limits = [min(request.max_k, request.num_left - 1) for request in drafting]
         seen = [(request.acceptance or self._unseen).seen_R for request in drafting]
         tokens = batch_tokens(seen, limits, self.overall.rates())
-        num_rows, context, most = len(batch), sum(request.num_cached for request in batch), max(limits)
+        num_rows, context = len(batch), sum(request.num_cached for request in batch)
+        most = max(request.max_k for request in drafting)
         seconds = self.costs.by_k(num_rows, context)
         num_plain = num_rows - len(drafting)
         ks = [k for k in self.costs.ks if k <= most]
@@ -224,7 +230,8 @@ class AutomaticControl:
         if kept in speed and speed[best] < speed[kept] * (1.0 + MARGIN):
             best = kept
         drafts = max((k for k in speed if k), key=speed.__getitem__, default=0)
-        may = self._credit >= (0.0 if self._num_plain else -2.0 * self._catch_up)  # it has to earn what resuming took
+        owing = 0.0 if self._num_plain else 2.0 * self._catch_up * ahead.seconds[0]  # it has to earn what resuming took
+        may = self._credit.covers(-owing)
         self._pays = best > 0 and may
         bucket, clear = self.costs.bucket(ahead.num_rows), speed[best] >= CLEAR * speed[0]
         is_new = 0 in loose and self._plain_checks.waits(bucket)
@@ -233,21 +240,22 @@ class AutomaticControl:
         if self._probing and drafts:
             return _decided(best or drafts, "probing: ", ahead, best or drafts)
         num_cycles = max(LEAST_PROBE_CYCLES, -(-PROBE_CYCLES // ahead.num_rows))
-        if best == 0 and drafts and self._may_probe(num_cycles * ahead.loss(drafts)):
+        if best == 0 and drafts and self._may_probe(num_cycles * ahead.loss(drafts), ahead.seconds[0]):
             self._probing = num_cycles
             return _decided(drafts, "probing: ", ahead, drafts)
         if best and not may:
             return _decided(0, "it has lost more than it may, though ", ahead, best)
         return _decided(best, "", ahead, best or drafts)
 
-    def _may_probe(self, loss: float) -> bool:
-        needed = min(loss, PROBE_LOSS) + self._catch_up
-        return self._num_plain >= self._probe_every and self._credit >= needed
+    def _may_probe(self, loss: float, step: float) -> bool:
+        """Args: what it is thought to lose, in plain steps, and the seconds of one."""
+        needed = (min(loss, PROBE_LOSS) + self._catch_up) * step
+        return self._num_plain >= self._probe_every and self._credit.covers(needed)
 
     def learn(self, request: Drafting, num_drafts: int, num_accepted: int) -> None:
         self._fresh.append((request.acceptance, num_drafts, num_accepted))
 
-    def _take_in(self) -> None:
+    def take_in(self) -> None:
         """What was learnt since the last choice. If it is a surprise, what was known before counts little."""
         if not self._fresh:
             return
@@ -276,24 +284,32 @@ class AutomaticControl:
             self._num_plain = 0
         elif observed != "disturbed":
             self._num_plain += 1
-        if observed == "disturbed":
+        if observed == "disturbed" and not self._recurs(seen):
             return  # a paused machine or a compilation is nobody's loss
+        self._num_calm += seen.k > 0
         self._open.append(seen)
         if observed == "usual" or (shifted and not seen.k) or len(self._open) >= MOST_OPEN:
             self._settle()
 
+    def _recurs(self, disturbed: CycleSeen) -> bool:
+        """Whether it is one of many with drafts; of plain steps that would be no reason to draft."""
+        if not disturbed.k:
+            return False
+        num_calm, self._num_calm = self._num_calm, 0
+        return num_calm < CALM
+
     def _settle(self) -> None:
         """Charges cycles against what a plain step is known to take by now."""
         for seen in self._open:
-            steps = seen.seconds / self.costs.seconds(seen.num_rows, 0, seen.context)
-            gain = seen.num_emitted / seen.num_rows - steps
-            self._credit += gain if seen.k else BUDGET * steps
-            self._credit = max(-MOST_CREDIT, min(self._credit, MOST_CREDIT))
+            step = self.costs.seconds(seen.num_rows, 0, seen.context)
             if not seen.k:
+                self._credit.earn(seen.seconds, step)
                 self._judge_probe()
                 continue
+            gain = step * seen.num_emitted / seen.num_rows - seen.seconds
+            self._credit.add(gain, step)
             self._gain += gain
-            if self._credit < 0.0:
+            if not self._credit.covers(0.0):
                 self._probing = 0
         self._open = []
 
@@ -305,10 +321,11 @@ class AutomaticControl:
             self._gain = 0.0
 
     def pay(self, num_rows: int, context: int, seconds: float) -> None:
-        steps = min(seconds / self.costs.seconds(num_rows, 0, context), MOST_CATCH_UP)
-        self._catch_up += 0.25 * (steps - self._catch_up)
-        self._credit = max(-MOST_CREDIT, self._credit - steps)
-        self._gain -= steps
+        step = self.costs.seconds(num_rows, 0, context)
+        charged = min(seconds, MOST_CATCH_UP * step)
+        self._catch_up += 0.25 * (charged / step - self._catch_up)
+        self._credit.add(-charged, step)
+        self._gain -= charged
 
     def describe(self) -> dict[str, Any]:
         return {

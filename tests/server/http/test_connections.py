@@ -208,52 +208,6 @@ def test_where_none_rests_a_few_are_heard_and_the_others_closed(monkeypatch: pyt
     run(work)
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [
-        b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: ",
-        b"GET /",
-        b"POST /held HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
-        b"POST /held HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Long: ",
-    ],
-    ids=["header", "path", "chunk's extension", "trailer"],
-)
-def test_what_is_kept_of_a_head_is_bounded(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 30.0)
-
-    async def work() -> None:
-        async with listening(held) as (_, port):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(begin)
-            num_sent = 0
-            while not (is_closed(reader) or writer.is_closing()):
-                assert num_sent < 8 * connections.MAX_HEAD_BYTES
-                num_sent += 8192
-                writer.write(b"a" * 8192)
-                await asyncio.sleep(0.01)
-            assert num_sent > connections.MAX_HEAD_BYTES
-            writer.close()
-
-    run(work)
-
-
-def test_requests_that_wait_for_the_one_before_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 30.0)
-
-    async def work() -> None:
-        async with listening(held) as (_, port):
-            for num_behind, is_taken in ((connections.MAX_PIPELINED, True), (connections.MAX_PIPELINED + 1, False)):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(HEAD + b"\r\n" + (HEAD + b"\r\n") * num_behind)
-                said = b""
-                while said.count(b"welcome") <= num_behind and (part := await reader.read(1 << 16)):
-                    said += part
-                assert (said.count(b"welcome") == num_behind + 1) == is_taken
-                writer.close()
-
-    run(work)
-
-
 def test_files_are_made_room_for_or_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     most = connections.SPARE + connections.BACKLOG + connections.OTHER_FILES
     limits: list[tuple[int, int]] = []

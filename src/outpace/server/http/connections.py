@@ -1,9 +1,8 @@
-"""How many connections there may be, how long a request's head may be, and how long clients may take to ask and to take
-what they asked for.
+"""How many connections there may be, and how long their clients may take to ask and to take what they asked for.
 
-uvicorn itself takes any number, with heads of any length, and waits as long as it takes; its `limit_concurrency`
-refuses requests, health checks too, but no connections. Here one too many takes the place of the one that has rested
-longest. Where none rests, it is told so, unless it asks how the server is.
+uvicorn itself takes any number, and waits as long as it takes; its `limit_concurrency` refuses requests, health checks
+too, but no connections. Here one too many takes the place of the one that has rested longest. Where none rests, it is
+told so, unless it asks how the server is.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import asyncio
 import resource
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from outpace.errors import ConfigError
+from outpace.server.http.incoming import Incoming
 
 CROWDED = "outpace.crowded"
 """In a request's `state`: its connection is one too many."""
@@ -27,16 +25,11 @@ OTHER_FILES = 64
 HEAD_SECONDS = 20.0
 """From a connection's begin, or the first byte of a later request, until the request's head is there. One that has been
 answered and asks nothing more is closed by uvicorn, after `timeout_keep_alive`."""
-MAX_HEAD_BYTES = 64 << 10
-"""Of a request's head, of what stands between two parts of its body or of what follows the last: all that is kept until
-it is whole. One reading of the socket may be more."""
-MAX_PIPELINED = 16
-"""Requests of one client that wait for the answer of the one before them."""
 LEAST_TAKEN = 64 << 10
 """Bytes of an answer that is written that its client must take in so many seconds, for as long as there is more."""
 
 
-class Connection(HttpToolsProtocol):
+class Connection(Incoming):
     """One of HTTP, with limits to how long a request's head may take, and to how slowly an answer's rest is taken.
 
     `limit_concurrency` of uvicorn's settings is the number of connections.
@@ -50,8 +43,6 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._asks, self._since, self._untaken = True, self.loop.time(), 0
         self._rests_since = self._since
-        self._num_unused = 0
-        """Bytes of which nothing has been made yet."""
         self._watch: asyncio.TimerHandle = self.loop.call_later(HEAD_SECONDS, self._look)
         if self._most is not None and len(self.connections) > self._most:
             self._find_room(self._most)
@@ -63,38 +54,17 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if not self._asks:
             self._asks, self._since = True, self.loop.time()
-        self._num_unused += len(data)
         super().data_received(data)
-        if self._num_unused > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("The request's head is too long.")
-
-    def on_headers_complete(self) -> None:
-        self._num_unused = 0
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise ValueError("too many requests at once")  # the parser stops, and the connection is closed
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._num_unused = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._num_unused = 0
-        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._asks = self._is_answered  # the next one, which was here already
+        self._asks = self.is_answered  # the next one, which was here already
         self._since = self._rests_since = self.loop.time()
         self._untaken = self.transport.get_write_buffer_size()
 
     @property
-    def _is_answered(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    @property
     def _rests(self) -> bool:
-        return not self._is_answered and not self.transport.get_write_buffer_size()
+        return not self.is_answered and not self.transport.get_write_buffer_size()
 
     def _find_room(self, most: int) -> None:
         open_now = [other for other in self.connections if not other.transport.is_closing()]
@@ -124,7 +94,7 @@ class Connection(HttpToolsProtocol):
         """The server is the one who is waited for, or its client takes what was written, or may rest."""
         if self.transport.is_closing() or (self._untaken and not self._asks):
             return untaken_before > 0 and self._untaken <= max(0, untaken_before - LEAST_TAKEN)
-        return self._is_answered or not self._asks
+        return self.is_answered or not self._asks
 
 
 def reserve_descriptors(max_connections: int) -> None:

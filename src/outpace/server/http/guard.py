@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outpace.server.http.api_errors import ApiError
 from outpace.server.http.connections import CROWDED
+from outpace.server.http.incoming import MALFORMED
 from outpace.server.http.observing import facts_of
 
 OPEN = ("/", "/health", "/ready")
@@ -41,6 +42,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
+            _check_form(scope)
             _check_room(scope)
             self._check_key(scope)
             _check_encoding(scope)
@@ -75,6 +77,7 @@ class Guard:
             async with asyncio.timeout(BODY_SECONDS):
                 while True:
                     message = await receive()
+                    _check_form(scope)
                     if message["type"] == "http.disconnect":
                         return None
                     part = message.get("body", b"")
@@ -106,12 +109,16 @@ class Guard:
         )
 
 
+def _check_form(scope: Scope) -> None:
+    if (why := scope.get("state", {}).get(MALFORMED)) is not None:
+        raise ApiError(400, f"what came is no HTTP request: {why}", code="invalid_http")
+
+
 def _check_encoding(scope: Scope) -> None:
-    encoding = _header(scope, b"content-encoding").decode("latin-1").strip()
-    if encoding.lower() not in ("", "identity"):
-        raise ApiError(
-            415, f"the body's Content-Encoding is {encoding!r:.40}: send it as it is", code="unsupported_encoding"
-        )
+    for name, taken in (("Content-Encoding", ("", "identity")), ("Transfer-Encoding", ("", "chunked"))):
+        encoding = _header(scope, name.lower().encode()).decode("latin-1").strip()
+        if encoding.lower() not in taken:
+            raise ApiError(415, f"the body's {name} is {encoding!r:.40}: send it as it is", code="unsupported_encoding")
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
