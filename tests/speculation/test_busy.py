@@ -97,6 +97,12 @@ def test_what_disturbs_drafting_again_and_again_is_what_it_takes(num_rows: int, 
     assert against_plain(found) > 0.97
 
 
+def test_two_long_pauses_at_the_start_do_not_put_drafting_off_for_long() -> None:
+    """A first use of something may take a hundred steps, twice: of the second one twelve are charged."""
+    found = cycles(1, 0.8, lambda k, cycle: 100.0 if k and cycle in (2, 5) else 1.0)
+    assert part_of_best(found[600:]) > 0.95
+
+
 def test_what_disturbs_the_first_cycle_behind_plain_steps_is_part_of_probing() -> None:
     machine = Machine(1, CONTEXT, lambda row, at: 0.0)
     machine.slow = lambda k, cycle: 5.0 if k and machine.ks[-2:-1] == [0] else 1.0

@@ -11,7 +11,7 @@ bounded, whatever the drafter, the text or the batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from outpace.speculation.acceptance import Acceptance, batch_tokens, expected
@@ -193,6 +193,9 @@ class AutomaticControl:
         """Cycles that took longer than expected, and are charged when it is known whether plain steps do, too."""
         self._num_calm = CALM
         """Cycles with drafts since one was disturbed."""
+        self._num_recurring = 0
+        """Disturbed ones that came soon after another. Each may be charged more than the one before: two at a start are
+        compilations, many are what drafting takes."""
         self._unseen = Acceptance(max(costs.ks), REQUEST_HALF_LIFE)
 
     def start(self) -> Acceptance:
@@ -284,8 +287,11 @@ class AutomaticControl:
             self._num_plain = 0
         elif observed != "disturbed":
             self._num_plain += 1
-        if observed == "disturbed" and not self._recurs(seen):
-            return  # a paused machine or a compilation is nobody's loss
+        if observed == "disturbed":
+            if not self._recurs(seen):
+                return  # a paused machine or a compilation is nobody's loss
+            dearest = (1.0 + 2 * PROBE_LOSS * self._num_recurring) * self.costs.seconds(seen.num_rows, 0, seen.context)
+            seen = replace(seen, seconds=min(seen.seconds, dearest))
         self._num_calm += seen.k > 0
         self._open.append(seen)
         if observed == "usual" or (shifted and not seen.k) or len(self._open) >= MOST_OPEN:
@@ -295,8 +301,9 @@ class AutomaticControl:
         """Whether it is one of many with drafts; of plain steps that would be no reason to draft."""
         if not disturbed.k:
             return False
-        num_calm, self._num_calm = self._num_calm, 0
-        return num_calm < CALM
+        self._num_recurring = self._num_recurring + 1 if self._num_calm < CALM else 0
+        self._num_calm = 0
+        return self._num_recurring > 0
 
     def _settle(self) -> None:
         """Charges cycles against what a plain step is known to take by now."""
