@@ -126,6 +126,20 @@ def test_settings_that_were_resolved_otherwise(tmp_path: Path) -> None:
     assert (change.field, change.a, change.b) == ("settings.engine.k", 2, 4)
 
 
+def test_a_servers_own_machine_is_judged_as_this_one_is() -> None:
+    """What a server of ours says of itself among its settings: that time passed was no setting resolved otherwise."""
+    engine = {"engine": {"k": 4}}
+    first, later, worse = ({**engine, "fingerprint": machine} for machine in (MONDAY, deepcopy(MONDAY), tuesday()))
+    moved = {"taken_at": "later", "uptime_s": 500_900, "load_1min": 3.4}
+    moved["gpus"] = nvidia.read_gpus(smi.query(8, power__draw="640.00 W"))
+    later["fingerprint"] |= moved
+    found = between(MONDAY, MONDAY, (first, later))
+    assert not found.causes and {change.field for change in found.noise} >= {"settings.fingerprint.taken_at"}
+    bad = {change.field: change.why for change in between(MONDAY, MONDAY, (first, worse)).causes}
+    assert bad["settings.fingerprint.nccl"] == "another library, with other kernels"
+    assert "settings.fingerprint.gpus.7.throttle_reasons" in bad
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(None, "cannot read"), ("", "holds no fingerprint"), ('{"cpu": 1}', "holds no"), ("[" * 9999, "holds no")],
