@@ -62,9 +62,12 @@ def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: p
     assert {found["temperature"] for found in summary["accept_length"]} == {0.0, 0.8}
     assert json.loads((out / "config.json").read_text())["draft_vocab_size"] == 200
     assert AnswerStore(out / "answers").num_prompts_done == 24
-    events = [json.loads(line)["event"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert events[0] == "answers"
-    assert events[-1] == "done"
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert records[0]["event"] == "answers"
+    assert records[-1]["event"] == "done"
+    (start,) = (record for record in records if record["event"] == "start")
+    assert start["attention"].startswith("PyTorch's fused attention")
+    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode, "as others may read it"
 
     assert main(command(model, out, "--steps", "2")) == REFUSED
     assert "--resume" in capsys.readouterr().err
@@ -85,6 +88,7 @@ def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: p
     printed = capsys.readouterr().err
     assert "before: accept length" in printed
     assert "trained: accept length" in printed
+    assert printed.endswith(f"\n  outpace doctor {model} --drafter {tmp_path / 'tuned'}\n")
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
