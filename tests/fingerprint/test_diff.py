@@ -80,6 +80,18 @@ def test_the_pages() -> None:
     check("fingerprint-diff.txt", "\n".join(diff_lines(between(MONDAY, tuesday()))) + "\n")
 
 
+def test_processes_with_one_environment_are_told_once() -> None:
+    ranks = [{"pid": pid, "name": "python", "environment": {"NCCL_ALGO": "Ring"}} for pid in (11, 12)]
+    others = [{"pid": 13, "name": "sh", "environment": {}}, {"pid": 14, "unknown": "there is no such process"}]
+    page = "\n".join(lines({**MONDAY, "processes": [ranks[0], *others, ranks[1]]}))
+    assert page.endswith("""\
+environment of 2 processes, as they were started: 11 python, 12 python
+  NCCL_ALGO = Ring
+environment of process 13, sh, as it was started
+  none set
+environment of process 14: unknown, there is no such process""")
+
+
 def test_a_machine_like_itself() -> None:
     found = between(MONDAY, deepcopy(MONDAY))
     assert not found.causes and not found.noise
