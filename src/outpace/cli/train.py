@@ -200,4 +200,5 @@ def _answer(
     prompts = read_prompts(args.prompts)
     if store.left(prompts):
         rows = DEFAULT_ROWS if args.rows is None else args.rows
-        write_answers(answering_engine(target, config, max_rows=rows), prompts, store, config, journal)
+        llm = answering_engine(target, config, max_rows=rows)
+        write_answers(llm, prompts, store, config, journal, progress=sys.stderr.isatty())
