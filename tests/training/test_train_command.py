@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -89,6 +90,25 @@ def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: p
     assert "before: accept length" in printed
     assert "trained: accept length" in printed
     assert printed.endswith(f"\n  outpace doctor {model} --drafter {tmp_path / 'tuned'}\n")
+
+
+def test_the_block_of_the_training_page_runs(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it stands, but for the model, fewer prompts, and steps instead of minutes."""
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    prompts, *lines = block.replace("\\\n", "").replace("seq 200", "seq 24").splitlines()
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(prompts, shell=True, check=True)
+    for line in lines:
+        words = ["--steps 2" if pair == "--minutes 6" else pair for pair in re.split(r" +(?=--)", line)]
+        asked = shlex.split(" ".join(words).replace("smollm2", str(model)))
+        assert asked[0] == "outpace" and main(asked[1:]) == 0, capsys.readouterr().err
+        assert words[0] != "outpace train" or "--steps 2" in words
+    shown = capsys.readouterr()
+    assert "an EAGLE-3 drafter, for" in shown.out
+    assert "accept length" in shown.err, "the answer was drafted"
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
