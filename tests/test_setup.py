@@ -64,3 +64,12 @@ def test_what_pip_said_is_shown_where_it_failed(tmp_path: Path) -> None:
     assert done.returncode == 1 and len(asked) == 1
     *_, warning, remedy = done.stderr.splitlines()
     assert warning == "WARNING: Retrying (4 left)" and "PIP_INDEX_URL" in remedy
+
+
+def test_an_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHON": str(tmp_path / "python9")}
+    (tmp_path / "scripts").mkdir()
+    script = shutil.copy(ROOT / "scripts" / "setup", tmp_path / "scripts")
+    done = subprocess.run([script], env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and f"none of: {tmp_path / 'python9'}." in done.stderr
+    assert not (tmp_path / ".venv").exists()

@@ -4,7 +4,9 @@ import ast
 import re
 from pathlib import Path
 
-from outpace.wording import LONGEST_MISTYPED, break_even, count_of, nearest, suggestion
+import pytest
+
+from outpace.wording import LONGEST_MISTYPED, break_even, count_of, nearest, reason, suggestion
 
 PACKAGE = Path(__file__).parent.parent / "src" / "outpace"
 COUNTED = re.compile(
@@ -47,3 +49,11 @@ def test_what_there_may_be_one_of_is_counted_by_it() -> None:
                     if COUNTED.match(str(following.value)) and ast.unparse(value.value).startswith("len("):
                         wrong.append(f"{path.name}:{value.lineno}: {ast.unparse(value.value)}{following.value!r:.40}")
     assert not wrong, wrong
+
+
+def test_what_the_system_says_is_told_without_number_and_path(tmp_path: Path) -> None:
+    """The message around it names the file."""
+    with pytest.raises(FileNotFoundError) as missing:
+        (tmp_path / "keys.txt").read_text()
+    assert reason(missing.value) == "No such file or directory"
+    assert reason(ValueError("no JSON")) == "no JSON" and reason(OSError("cut short")) == "cut short"

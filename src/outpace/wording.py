@@ -35,3 +35,8 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """What follows a message that refuses `word`."""
     meant = nearest(word, known)
     return f"; did you mean {meant}?" if meant else ""
+
+
+def reason(error: BaseException) -> str:
+    """What an error says; of the system's its words alone, since the message around them names the file."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -205,6 +205,15 @@ def test_where_answers_are_not_shown_the_place_is(capsys: pytest.CaptureFixture[
     assert shown.err.splitlines() == ["answering prompt 1 of 4", "! other programs keep 1.4 of 2 cores busy"]
 
 
+def test_a_speed_lies_within_its_range() -> None:
+    """On a busy machine one answer is slow in one round and another in the other."""
+    samples = (Sample(tokens=[60, 60], seconds=[1.0, 6.0]), Sample(tokens=[60, 60], seconds=[6.0, 1.0]))
+    busy = Measured(kind="plain", dtype="bfloat16", samples=samples, cycles=(60, 60))
+    slowest, fastest = busy.range_tok_s
+    assert (slowest, fastest) == (pytest.approx(10.0), pytest.approx(60.0))
+    assert slowest < busy.tok_s < fastest
+
+
 def test_warnings_come_before_figures(llm: FakeLLM, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     unquiet = measured("speculative", "bfloat16", (1.0, 1.0), 20)
     unquiet = replace(unquiet, samples=tuple(replace(s, seconds=[1.0, 3.0]) for s in unquiet.samples))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+from contextlib import nullcontext
 
 import pytest
 
@@ -41,6 +43,18 @@ def test_a_log_gets_a_line_every_few_seconds_and_a_last_one() -> None:
         progress.show(0, second)
     progress.show(2, 99)
     assert out.getvalue().splitlines() == ["0/2 answers, 5 tokens", "0/2 answers, 10 tokens", "2/2 answers, 99 tokens"]
+
+
+@pytest.mark.parametrize("gone", [errno.EIO, errno.EPIPE, errno.ENOSPC])
+def test_a_closed_terminal_ends_no_answers(gone: int) -> None:
+    class Closed(Terminal):
+        def write(self, text: str) -> int:
+            raise OSError(gone, "gone")
+
+    progress = Progress(2, Closed(), Clock())
+    with pytest.raises(OSError, match="gone") if gone == errno.ENOSPC else nullcontext():
+        progress.show(0, 3)
+        progress.show(2, 8)
 
 
 def test_generate_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,18 @@ def test_the_pages() -> None:
     check("fingerprint-diff.txt", "\n".join(diff_lines(between(MONDAY, tuesday()))) + "\n")
 
 
+def test_processes_with_one_environment_are_told_once() -> None:
+    ranks = [{"pid": pid, "name": "python", "environment": {"NCCL_ALGO": "Ring"}} for pid in (11, 12)]
+    others = [{"pid": 13, "name": "sh", "environment": {}}, {"pid": 14, "unknown": "there is no such process"}]
+    page = "\n".join(lines({**MONDAY, "processes": [ranks[0], *others, ranks[1]]}))
+    assert page.endswith("""\
+environment of 2 processes, as they were started: 11 python, 12 python
+  NCCL_ALGO = Ring
+environment of process 13, sh, as it was started
+  none set
+environment of process 14: unknown, there is no such process""")
+
+
 def test_a_machine_like_itself() -> None:
     found = between(MONDAY, deepcopy(MONDAY))
     assert not found.causes and not found.noise
@@ -124,6 +136,20 @@ def test_settings_that_were_resolved_otherwise(tmp_path: Path) -> None:
     benched.write_text(json.dumps({"client": {**MONDAY, "cpu": "first"}}) + "\n" + json.dumps(record) + "\n")
     (change,) = compare(read(taken), read(benched)).causes
     assert (change.field, change.a, change.b) == ("settings.engine.k", 2, 4)
+
+
+def test_a_servers_own_machine_is_judged_as_this_one_is() -> None:
+    """What a server of ours says of itself among its settings: that time passed was no setting resolved otherwise."""
+    engine = {"engine": {"k": 4}}
+    first, later, worse = ({**engine, "fingerprint": machine} for machine in (MONDAY, deepcopy(MONDAY), tuesday()))
+    moved = {"taken_at": "later", "uptime_s": 500_900, "load_1min": 3.4}
+    moved["gpus"] = nvidia.read_gpus(smi.query(8, power__draw="640.00 W"))
+    later["fingerprint"] |= moved
+    found = between(MONDAY, MONDAY, (first, later))
+    assert not found.causes and {change.field for change in found.noise} >= {"settings.fingerprint.taken_at"}
+    bad = {change.field: change.why for change in between(MONDAY, MONDAY, (first, worse)).causes}
+    assert bad["settings.fingerprint.nccl"] == "another library, with other kernels"
+    assert "settings.fingerprint.gpus.7.throttle_reasons" in bad
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,12 @@ def test_names_that_stand_for_nothing(name: str, tmp_path: Path, monkeypatch: py
         locate(name)
 
 
+def test_a_url_without_its_scheme_is_told_what_it_lacks() -> None:
+    """`outpace bench localhost:8000`."""
+    with pytest.raises(CheckpointError, match=r"named by its URL, http://localhost:8000/v1$"):
+        locate("localhost:8000/v1")
+
+
 def test_a_hub_id_without_a_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))

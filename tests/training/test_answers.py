@@ -33,8 +33,12 @@ class ScriptedLLM:
     def __init__(self, *answers: str) -> None:
         self.answers, self.prompts, self.params = list(answers), [], []  # type: ignore[var-annotated]
         self.tokenizer = LetterTokenizer()
+        self.showed: list[bool] = []
 
-    def generate(self, prompts: list[list[int]], params: list[SamplingParams]) -> list[Result]:
+    def generate(
+        self, prompts: list[list[int]], params: list[SamplingParams], *, progress: bool = False
+    ) -> list[Result]:
+        self.showed.append(progress)
         self.prompts += prompts
         self.params += params
         return [self._result(ids) for ids in prompts]
@@ -158,3 +162,12 @@ def test_no_prompts_are_invented_while_the_files_are_left(tmp_path: Path) -> Non
     assert (store.num_prompts_done, store.num_invented) == (1, 0)
     with pytest.raises(ConfigError, match="not the first 1"):
         write_answers(llm, [prompt("other")], store, AnswerConfig(), print)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_how_far_a_wave_is_is_shown_where_it_is_asked_for(tmp_path: Path, progress: bool) -> None:
+    llm = ScriptedLLM("a\x02", "b\x02")
+    given = [prompt("one"), prompt("two")]
+    store = AnswerStore(tmp_path)
+    write_answers(llm, given, store, AnswerConfig(wave=1), lambda _: None, progress=progress)  # type: ignore[arg-type]
+    assert llm.showed == [progress] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -62,9 +63,12 @@ def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: p
     assert {found["temperature"] for found in summary["accept_length"]} == {0.0, 0.8}
     assert json.loads((out / "config.json").read_text())["draft_vocab_size"] == 200
     assert AnswerStore(out / "answers").num_prompts_done == 24
-    events = [json.loads(line)["event"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert events[0] == "answers"
-    assert events[-1] == "done"
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert records[0]["event"] == "answers"
+    assert records[-1]["event"] == "done"
+    (start,) = (record for record in records if record["event"] == "start")
+    assert start["attention"].startswith("PyTorch's fused attention")
+    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode, "as others may read it"
 
     assert main(command(model, out, "--steps", "2")) == REFUSED
     assert "--resume" in capsys.readouterr().err
@@ -85,6 +89,26 @@ def test_from_prompts_to_a_drafter_and_on(model: Path, tmp_path: Path, capsys: p
     printed = capsys.readouterr().err
     assert "before: accept length" in printed
     assert "trained: accept length" in printed
+    assert printed.endswith(f"\n  outpace doctor {model} --drafter {tmp_path / 'tuned'}\n")
+
+
+def test_the_block_of_the_training_page_runs(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it stands, but for the model, fewer prompts, and steps instead of minutes."""
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    prompts, *lines = block.replace("\\\n", "").replace("seq 200", "seq 24").splitlines()
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(prompts, shell=True, check=True)
+    for line in lines:
+        words = ["--steps 2" if pair == "--minutes 6" else pair for pair in re.split(r" +(?=--)", line)]
+        asked = shlex.split(" ".join(words).replace("smollm2", str(model)))
+        assert asked[0] == "outpace" and main(asked[1:]) == 0, capsys.readouterr().err
+        assert words[0] != "outpace train" or "--steps 2" in words
+    shown = capsys.readouterr()
+    assert "an EAGLE-3 drafter, for" in shown.out
+    assert "accept length" in shown.err, "the answer was drafted"
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

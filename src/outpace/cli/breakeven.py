@@ -17,7 +17,7 @@ from outpace.lab.breakeven.cost_rows import CostRows, read_cost_rows
 from outpace.lab.breakeven.given import Figures
 from outpace.lab.breakeven.report import BreakevenReport, Reach, report
 from outpace.lab.intervals.verdict import by_given_figures
-from outpace.wording import every_cycle_pays
+from outpace.wording import every_cycle_pays, reason
 
 SUMMARY = "whether speculation pays, by arithmetic on figures that you give"
 DESCRIPTION = """
@@ -108,7 +108,7 @@ def _costs(path: Path) -> CostRows:
     try:
         return read_cost_rows(path.read_text(encoding="utf-8"), path.name)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; name a JSON file") from error
+        raise ConfigError(f"cannot read {path}: {reason(error)}; name a JSON file") from error
 
 
 def lines(found: BreakevenReport) -> list[str]:

@@ -151,6 +151,7 @@ def _parting(difference: Difference) -> str:
 
 def _row(measured: Measured, plain_tok_s: float) -> str:
     """Its speed, that over plain decoding's, and how far rounds lie apart."""
-    name, rounds = f"{measured.kind} {measured.dtype}".strip(), measured.by_round
-    spread = f"{min(rounds):.1f} … {max(rounds):.1f} by round" if len(rounds) > 1 else "one round"
+    name, spread = f"{measured.kind} {measured.dtype}".strip(), "one round"
+    if measured.num_rounds > 1:
+        spread = "{:.1f} … {:.1f} by round".format(*measured.range_tok_s)
     return f"  {name:28} {measured.tok_s:7.1f} tok/s   {measured.tok_s / plain_tok_s:5.2f}×   {spread}"

@@ -208,7 +208,7 @@ def lines(found: Diagnosis) -> list[str]:
 
 def _finding(finding: Finding) -> list[str]:
     head = f"  {finding.question + '?':48} {finding.answer}"
-    sources = ", ".join(map(str, finding.evidence))
+    sources = ", ".join(finding.sources)
     basis = f"[{finding.confidence} confidence{'; ' + sources if sources else ''}]"
     return [head, *_wrapped(finding.text, "      "), *_wrapped(basis, "      ")]
 

@@ -90,11 +90,28 @@ def lines(facts: dict[str, Any]) -> list[str]:
     page += [*_gpus(facts["gpus"]), *_topology(facts.get("topology"))]
     page += [f"{gpu:6}NVLink: {told}" for gpu, told in facts.get("nvlink", {}).items()]
     page += ["", "environment of this process", *_variables(facts["environment"])]
-    for process in facts["processes"]:
-        known = f", {process['name']}, as it was started" if "name" in process else f": unknown, {process['unknown']}"
-        page += [f"environment of process {process['pid']}{known}", *_variables(process.get("environment"))]
+    page += _processes(facts["processes"])
     if "settings" in facts:
         page += ["", "the server's settings", *_variables(facts["settings"])]
+    return page
+
+
+def _processes(processes: list[dict[str, Any]]) -> list[str]:
+    """Those with one environment together: the ranks of a server have the same, and a machine has many processes."""
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for process in processes:
+        alike.setdefault(json.dumps(process.get("environment", process)), []).append(process)
+    page = []
+    for found in alike.values():
+        first = found[0]
+        if "unknown" in first:
+            page.append(f"environment of process {first['pid']}: unknown, {first['unknown']}")
+        elif len(found) == 1:
+            page.append(f"environment of process {first['pid']}, {first['name']}, as it was started")
+        else:
+            named = ", ".join(f"{process['pid']} {process['name']}" for process in found)
+            page += _wrapped(f"environment of {len(found)} processes, as they were started: {named}", 0)
+        page += _variables(first.get("environment"))
     return page
 
 

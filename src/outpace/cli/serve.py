@@ -21,7 +21,7 @@ from outpace.models.source import check_name
 from outpace.server.run import serve
 from outpace.server.settings import ServerConfig
 from outpace.server.wire import Start
-from outpace.wording import count_of, suggestion
+from outpace.wording import count_of, reason, suggestion
 
 SUMMARY = "serve a model over HTTP, as OpenAI's API does"
 DESCRIPTION = """
@@ -177,7 +177,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"--config {path}: {error}") from error
+        raise ConfigError(f"--config {path}: {reason(error)}") from error
     found = {name.replace("-", "_"): value for name, value in content.items()}
     known = {*MODEL_FIELDS, *(field.name for settings in (EngineConfig, ServerConfig) for field in fields(settings))}
     if unknown := sorted(set(found) - known):

@@ -124,6 +124,7 @@ def _run(args: argparse.Namespace) -> int:
         print(json.dumps(summary))
     if interrupt.asked:
         raise KeyboardInterrupt
+    _say(f"the drafter is in {args.out}; what it gains:", ["doctor", args.target, "--drafter", str(args.out)])
     return 0
 
 
@@ -136,7 +137,7 @@ def _tell_that_it_stops() -> None:
 
 def _tell_how_to_go_on(args: argparse.Namespace) -> None:
     """Says what is kept, and the command that goes on with it; nothing where there is nothing yet."""
-    words = ["outpace", "train", "--target", args.target, "--out", str(args.out)]
+    words = ["train", "--target", args.target, "--out", str(args.out)]
     for name in ("init_from", "dtype", "device"):
         if (value := getattr(args, name)) not in (None, "auto"):
             words += [f"--{name.replace('_', '-')}", value]
@@ -151,8 +152,12 @@ def _tell_how_to_go_on(args: argparse.Namespace) -> None:
             words += [] if args.rows is None else ["--rows", str(args.rows)]
     else:
         return
+    _say(f"{kept}; to go on:", words)
+
+
+def _say(what: str, command: list[str]) -> None:
     try:
-        print(f"\noutpace: {kept}; to go on:\n  {shlex.join(words)}", file=sys.stderr)
+        print(f"\noutpace: {what}\n  {shlex.join(['outpace', *command])}", file=sys.stderr)
     except OSError:
         to_nowhere(STDERR)  # the terminal is gone
 
@@ -195,4 +200,5 @@ def _answer(
     prompts = read_prompts(args.prompts)
     if store.left(prompts):
         rows = DEFAULT_ROWS if args.rows is None else args.rows
-        write_answers(answering_engine(target, config, max_rows=rows), prompts, store, config, journal)
+        llm = answering_engine(target, config, max_rows=rows)
+        write_answers(llm, prompts, store, config, journal, progress=sys.stderr.isatty())

@@ -16,7 +16,9 @@ from outpace.fingerprint.kept import Kept
 REBOOT = "uptime_s"
 UNSET = "not set"
 OTHER = Rule(r".*", 6, "nothing is known of its effect")
-_GPU = re.compile(r"gpus\.\d+\.(.*)")
+SERVERS = "settings.fingerprint."
+"""Before what a server of ours tells of its own machine among its settings."""
+_GPU = re.compile(r"((?:settings\.fingerprint\.)?gpus)\.\d+(\..*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +89,9 @@ def _fill_unset(a: Kept, b: Kept, first: dict[str, Any], second: dict[str, Any])
 
 def _judged(field: str, a: Any, b: Any, cores: float) -> tuple[Change, bool]:
     """The change, and whether it is but noise."""
-    rule = next((rule for rule in RULES if re.fullmatch(rule.pattern, field)), OTHER)
-    if field == REBOOT and (number(str(b)) or 0.0) < (number(str(a)) or 0.0):
+    judged_as = field.removeprefix(SERVERS)
+    rule = next((rule for rule in RULES if re.fullmatch(rule.pattern, judged_as)), OTHER)
+    if judged_as == REBOOT and (number(str(b)) or 0.0) < (number(str(a)) or 0.0):
         return Change(field=field, a=a, b=b, rank=5, why="the machine was started anew between, or is another"), False
     shown = [", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in (a, b)]
     flickers = rule.is_noise is not None and rule.is_noise(shown[0], shown[1], cores)
@@ -105,16 +108,23 @@ def _missing(has: Mapping[str, Any], lacks: Mapping[str, Any]) -> tuple[str, ...
 
 def _fields(kept: Kept) -> dict[str, Any]:
     """Everything under dotted names; None counts as not recorded."""
-    machine = dict(kept.machine)
+    settings = dict(kept.settings)
+    servers = settings.pop("fingerprint", None)
+    found = _of_machine("", kept.machine) | dict(_flat("settings.", settings))
+    return found | _of_machine(SERVERS, servers) if isinstance(servers, Mapping) else found
+
+
+def _of_machine(prefix: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    machine = dict(told)
     gpus = machine.pop("gpus", None) or []
     processes = machine.pop("processes", None) or []
-    found = dict(_flat("", machine))
-    found["gpus.count"] = len(gpus)
+    found = dict(_flat(prefix, machine))
+    found[f"{prefix}gpus.count"] = len(gpus)
     for place, gpu in enumerate(gpus):
-        found |= dict(_flat(f"gpus.{place}.", gpu))
+        found |= dict(_flat(f"{prefix}gpus.{place}.", gpu))
     for place, process in enumerate(processes):
-        found |= dict(_flat(f"processes.{place}.", process.get("environment", {})))
-    return found | dict(_flat("settings.", kept.settings))
+        found |= dict(_flat(f"{prefix}processes.{place}.", process.get("environment", {})))
+    return found
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -130,6 +140,6 @@ def alike(changes: tuple[Change, ...]) -> list[tuple[Change, int]]:
     groups: dict[tuple[str, str, str], list[Change]] = {}
     for change in changes:
         gpu = _GPU.fullmatch(change.field)
-        key = gpu[1] if gpu else change.field
+        key = gpu[1] + gpu[2] if gpu else change.field
         groups.setdefault((key, str(change.a), str(change.b)), []).append(change)
     return [(found[0], len(found)) for found in groups.values()]

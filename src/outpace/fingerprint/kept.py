@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.errors import ConfigError
+from outpace.wording import reason
 
 PLACES = ("fingerprint", "machine", "client")
 """Where result files hold it."""
@@ -38,7 +39,7 @@ def read(path: Path) -> Kept:
             raise ConfigError(f"{path} has {path.stat().st_size:,} bytes; a result file has at most {MOST_BYTES:,}")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; name a fingerprint or a result file") from error
+        raise ConfigError(f"cannot read {path}: {reason(error)}; name a fingerprint or a result file") from error
     for record in _records(text):
         machine = _machine(record)
         if machine is not None:

@@ -21,6 +21,7 @@ TARGET_FILES = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
 """What is fetched from the hub for a target: weights that cannot run code, settings, the tokenizer."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/.*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +68,12 @@ def check_name(name: str) -> None:
     if not path.is_file() and (not _HUB_ID.fullmatch(name) or path.suffix.lower() == ".gguf"):
         raise CheckpointError(
             f"there is no model {name!r}: it is neither {smollm2.ALIAS!r}, nor a directory or .gguf file here, "
-            "nor a hub id of the form owner/name"
+            f"nor a hub id of the form owner/name{_hint(name)}"
         )
+
+
+def _hint(name: str) -> str:
+    return f"; a server is named by its URL, http://{name}" if _HOST_AND_PORT.fullmatch(name) else ""
 
 
 def _fetch(name: str, files: Sequence[str]) -> Path:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from outpace.checks import check_integers, check_real
 from outpace.config import MAX_TOKENS
 from outpace.errors import ConfigError
+from outpace.wording import reason
 
 ToolParser = Literal["auto", "hermes", "llama3", "mistral", "kimi"]
 MIB = 1 << 20
@@ -124,7 +125,7 @@ def _keys_in(path: Path) -> list[str]:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"api_key_file {path} cannot be read: {error}") from error
+        raise ConfigError(f"api_key_file {path} cannot be read: {reason(error)}") from error
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise ConfigError(f"api_key_file {path} holds no key; write one a line, or leave it out")

@@ -102,7 +102,13 @@ class Wave:
 
 
 def answer(
-    llm: LLM, prompts: Sequence[Prompt], config: AnswerConfig, stats: AnswerStats, *, deadline: float | None = None
+    llm: LLM,
+    prompts: Sequence[Prompt],
+    config: AnswerConfig,
+    stats: AnswerStats,
+    *,
+    deadline: float | None = None,
+    progress: bool = False,
 ) -> Iterator[Wave]:
     """Answers prompts wave by wave.
 
@@ -112,6 +118,7 @@ def answer(
         config: lengths and temperatures.
         stats: updated in place before each wave is yielded.
         deadline: `time.monotonic()` after which no wave begins; the last ones are made smaller to fit.
+        progress: show on stderr how far a wave is.
     """
     tokenizer = _tokenizer(llm)
     random = np.random.default_rng(config.seed)
@@ -124,7 +131,7 @@ def answer(
             thread.prompt_ids = tokenizer.encode_chat(thread.messages)
         wave = [thread for thread in taken if len(thread.prompt_ids) <= config.max_prompt]
         stats.skipped += len(taken) - len(wave)
-        finished, further = _run_wave(llm, wave, config, stats, random)
+        finished, further = _run_wave(llm, wave, config, stats, random, progress)
         spent = time.monotonic() - began
         stats.seconds += spent
         pending += further
@@ -142,10 +149,11 @@ def _run_wave(
     config: AnswerConfig,
     stats: AnswerStats,
     random: np.random.Generator,
+    progress: bool,
 ) -> tuple[list[Conversation], list[_Thread]]:
     """Answers one turn of each thread: what is finished, and what has a further turn."""
     params = [_params(config, random) for _ in wave]
-    results = llm.generate([thread.prompt_ids for thread in wave], params) if wave else []
+    results = llm.generate([thread.prompt_ids for thread in wave], params, progress=progress) if wave else []
     finished: list[Conversation] = []
     further: list[_Thread] = []
     for thread, param, result in zip(wave, params, results, strict=True):

@@ -23,6 +23,9 @@ from torch import Tensor
 class Kernel(Protocol):
     """Causal attention that gives its log-sum-exp away, and its gradient; all [B, N, T, D], lse [B, N, T] float32."""
 
+    name: str
+    """For the record of a run."""
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]: ...
 
     def backward(
@@ -32,6 +35,8 @@ class Kernel(Protocol):
 
 class CpuKernel:
     """PyTorch's fused attention for CPUs."""
+
+    name = "PyTorch's fused attention for CPUs"
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
@@ -49,6 +54,8 @@ class CpuKernel:
 class FlashKernel:
     """FlashAttention 2 as PyTorch carries it: CUDA, bfloat16 or float16."""
 
+    name = "FlashAttention 2"
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
         out, lse, *context = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
         return out, lse, tuple(context[:6])
@@ -65,6 +72,8 @@ class FlashKernel:
 
 class PlainKernel:
     """Written out with [T, T] scores: any device and dtype, the reference of the others, and what is left to others."""
+
+    name = "attention written out"
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
         scores = _causal_scores(q, k)

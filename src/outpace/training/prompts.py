@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.errors import ConfigError
+from outpace.wording import reason
 
 Message = dict[str, str]
 
@@ -47,7 +48,9 @@ def read_prompts(path: Path) -> list[Prompt]:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ConfigError(f"prompts {path} cannot be read ({error}); give a JSONL file, plain or .gz") from error
+        raise ConfigError(
+            f"prompts {path} cannot be read ({reason(error)}); give a JSONL file, plain or .gz"
+        ) from error
     lines = enumerate(text.split("\n"), start=1)
     prompts = [_parse(path, number, line) for number, line in lines if line.strip()]
     if not prompts:

@@ -43,6 +43,7 @@ def write_answers(
     *,
     num_invented: int = 0,
     quota: Quota | None = None,
+    progress: bool = False,
 ) -> AnswerStats:
     """Answers the prompts that the store lacks.
 
@@ -55,11 +56,12 @@ def write_answers(
         num_invented: prompts that the target is asked to make up, once all of `prompts` are answered; not if the store
             holds answers to such prompts already.
         quota: when to stop; None answers all.
+        progress: show on stderr how far a wave is, which may take hours on a CPU.
 
     Raises:
         ConfigError: the store was begun with other prompts.
     """
-    run = _Run(llm, store, log, quota or Quota())
+    run = _Run(llm, store, log, quota or Quota(), progress)
     left = store.left(prompts)
     finished = run.answer(left, replace(config, seed=config.seed + store.num_prompts_done + 1), invented=False)
     if finished and num_invented and not store.num_invented:
@@ -77,6 +79,7 @@ class _Run:
     store: AnswerStore
     log: Callable[[Record], None]
     quota: Quota
+    progress: bool
     deadline: float | None = field(init=False)
     stats: AnswerStats = field(default_factory=AnswerStats)
 
@@ -87,7 +90,7 @@ class _Run:
     def answer(self, prompts: Sequence[Prompt], config: AnswerConfig, *, invented: bool) -> bool:
         """Answers prompts wave by wave; says whether all of them were taken and there is room for more."""
         num_taken = 0
-        for wave in answer(self.llm, prompts, config, self.stats, deadline=self.deadline):
+        for wave in answer(self.llm, prompts, config, self.stats, deadline=self.deadline, progress=self.progress):
             taken = prompts[num_taken : num_taken + wave.num_prompts]
             num_taken += len(taken)
             if invented:

@@ -11,6 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from lab.fake_http import listening
+from lab.fake_server import FakeServer
 from lab.virtual import run
 from outpace.errors import ConfigError
 from outpace.lab.bench import body
@@ -108,6 +110,18 @@ def measured(server: Odd, workload: str, **settings: Any) -> BenchRecord:
 def test_what_lists_no_model_is_said_to_be_what_it_is(response: httpx2.Response, message: str, workload: str) -> None:
     with pytest.raises(ConfigError, match=message):
         measured(Odd({"/v1/models": lambda: response}), workload)
+
+
+def test_https_where_no_tls_is_spoken() -> None:
+    async def ask(url: str) -> None:
+        endpoint = Endpoint(url)
+        try:
+            await endpoint.get("/v1/models")
+        finally:
+            await endpoint.close()
+
+    with listening(FakeServer()) as url, pytest.raises(ConfigError, match=r"SSL.*or is it http://\?$"):
+        asyncio.run(ask(url.replace("http:", "https:")))
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,12 @@ def test_the_case_verify_is_97_percent(clinic: Clinic) -> None:
     assert share.numbers["verify_ms"] == pytest.approx(29.27, abs=0.01)
 
 
+def test_what_a_finding_rests_on_is_named_once() -> None:
+    cites = [Cite("ours"), Cite("plain"), Cite("ours")]
+    finding = Finding(question="q", answer="a", text="t", confidence="high", evidence=cites)
+    assert finding.as_dict()["evidence"] == ["ours", "plain"]
+
+
 def test_the_case_3_ms_are_unexplained(clinic: Clinic) -> None:
     residual = of(clinic.ask(), "phases explain")
     assert residual.numbers["unexplained_ms"] == pytest.approx(3.0, abs=0.1)

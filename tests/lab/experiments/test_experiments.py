@@ -84,6 +84,17 @@ def test_what_differs_unasked() -> None:
     assert applied.also_different(a, b, ["k"]) == ["tp_size: 8 → 4"]
 
 
+def test_of_two_starts_of_a_server_only_what_may_move_a_figure_is_told() -> None:
+    machine = {"taken_at": "then", "load_1min": 0.4, "cores": 2, "torch": "2.11", "environment": {}, "commit": "a"}
+    later = {**machine, "taken_at": "now", "load_1min": 0.6, "commit": "b"}
+    told = {**later, "environment": {"NCCL_ALGO": "Ring"}}
+    assert applied.also_different({"fingerprint": machine}, {"fingerprint": later}, ["commit"]) == []
+    assert applied.also_different({"fingerprint": machine}, {"fingerprint": told}, ["commit"]) == [
+        "fingerprint.environment.NCCL_ALGO: not set → Ring"
+    ]
+    assert applied.also_different({}, {"fingerprint": told}, []) == []
+
+
 def test_logs_tell_what_servers_do_not() -> None:
     log = (DATA / "sglang-eagle3-tp8.log").read_text()
     unknown = applied.judge("speculative_attention_mode", "", "decode", {}, {})

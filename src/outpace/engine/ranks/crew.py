@@ -62,13 +62,15 @@ class Crew:
         self._lock = Lock()
         self._error: EngineError | None = None
         self._failed = Event()
+        self._ending = Event()
+        """That ranks hang up from here on is as it should be."""
         self.progress = Progress()
         """This rank's own."""
         self.whereabouts = Whereabouts(self.progress.beat)
         self._failures = Failures(len(pipes), self._place, self._failed)
         for rank in range(1, 1 + len(pipes)):
             Thread(target=self._watch, args=(rank,), name=f"rank {rank}", daemon=True).start()
-        self._end = weakref.finalize(self, _end, pipes, workers)
+        self._end = weakref.finalize(self, _end, pipes, workers, self._ending)
 
     @classmethod
     def start(cls, num_others: int, settings: dict[str, str]) -> Crew:
@@ -282,6 +284,9 @@ class Crew:
         with self._lock:
             if self._error is not None:
                 return
+            if self._ending.is_set():
+                self._error = EngineError("Python ends, and this LLM with it")
+                return
             pid = f" (process {self._workers[rank - 1].pid})" if rank and self._workers else ""
             self._error = EngineError(
                 f"tensor-parallel rank {rank}{pid} failed: {why}; the group of {1 + len(self._pipes)} ranks has ended: "
@@ -293,10 +298,12 @@ class Crew:
         self.release.begin(self._error)
 
 
-def _end(pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker]) -> None:
+def _end(pipes: Sequence[Pipe[Answer]], workers: Sequence[Worker], ending: Event) -> None:
+    ending.set()  # at the end of Python nobody has called `close`: the first that hangs up would be taken for dead
     for pipe in pipes:
         with suppress(PipeClosed):  # who has failed hears nothing
             pipe.send(orders.End())
+    for pipe in pipes:
         pipe.close()
     end(workers)
     rendezvous.leave()

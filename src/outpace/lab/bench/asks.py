@@ -16,6 +16,7 @@ from typing import Any
 from outpace.errors import ConfigError
 from outpace.lab.bench.settings import LONGEST
 from outpace.lab.workload.eval_sets import SETS, load
+from outpace.wording import reason
 
 MAX_LINES = 1_000_000
 
@@ -77,7 +78,7 @@ def read_file(path: Path) -> list[Ask]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()[:MAX_LINES]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read workload {path}: {error}; name a JSONL file") from error
+        raise ConfigError(f"cannot read workload {path}: {reason(error)}; name a JSONL file") from error
     asks = [_line(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not asks:
         raise ConfigError(f"workload {path} is empty; it needs a JSON value on at least one line")

@@ -92,9 +92,8 @@ class Endpoint:
         except TooLongError as error:
             raise ConfigError(f"{self.url}{path} sends {error}; is it an inference server?") from None
         except httpx2.HTTPError as error:
-            raise ConfigError(
-                f"cannot reach {self.url}: {str(error) or type(error).__name__}; is the server running there?"
-            ) from None
+            asked = "does it speak TLS, or is it http://" if "[SSL" in str(error) else "is the server running there"
+            raise ConfigError(f"cannot reach {self.url}: {str(error) or type(error).__name__}; {asked}?") from None
 
     async def get_json(self, path: str) -> dict[str, Any]:
         """As `get`; empty where there is no JSON object."""

@@ -39,9 +39,11 @@ class Measured:
         return min((len(sample.seconds) for sample in self.samples), default=0)
 
     @property
-    def by_round(self) -> list[float]:
-        """Tokens per second over all prompts, round by round."""
-        return [total_tok_s([sample.rounds([at]) for sample in self.samples]) for at in range(self.num_rounds)]
+    def range_tok_s(self) -> tuple[float, float]:
+        """Tokens per second over all prompts, each in its slowest round and in its fastest: `tok_s` lies between."""
+        rounds = [[sample.rounds([at]) for at in range(self.num_rounds)] for sample in self.samples]
+        slowest, fastest = ([end(of_one, key=lambda one: one.tok_s) for of_one in rounds] for end in (min, max))
+        return total_tok_s(slowest), total_tok_s(fastest)
 
     @property
     def cycle_s(self) -> float:

@@ -60,9 +60,14 @@ class Finding:
     def __post_init__(self) -> None:
         assert self.answer != "unknown" or self.confidence == "low", "what is not known is nothing to be sure of"
 
+    @property
+    def sources(self) -> list[str]:
+        """What it rests on, each once."""
+        return list(dict.fromkeys(map(str, self.evidence)))
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {**asdict(self), "evidence": [str(cite) for cite in self.evidence], "numbers": rounded(self.numbers)}
+        return {**asdict(self), "evidence": self.sources, "numbers": rounded(self.numbers)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

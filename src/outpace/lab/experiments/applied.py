@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from outpace.fingerprint.diff import Change, compare
+from outpace.fingerprint.kept import Kept
 from outpace.lab.bench.subject import Subject
 from outpace.lab.doctor import settings as doctor
 from outpace.lab.doctor.case import Case, measure
@@ -20,6 +22,8 @@ ALIASES = {"drafter": "drafter_source"}
 """Options of `outpace serve` that its settings hold under another name."""
 FOUND_ANEW = re.compile(r"(^|\.)(port|url|control|graphs|num_pages|kv_bytes|.*time.*|.*_id)(\.|$)")
 """What differs between any two starts of a server."""
+MACHINE = "fingerprint"
+"""What a server of ours says of the machine that it runs on."""
 MOST_NAMED = 20
 
 
@@ -85,17 +89,28 @@ def overall(found: Sequence[Applied]) -> State:
 
 
 def also_different(a: Mapping[str, Any], b: Mapping[str, Any], named: Sequence[str]) -> list[str]:
-    """What else the two servers report otherwise."""
-    first, second = dict(_flat("", a)), dict(_flat("", b))
+    """What else the two servers report otherwise; of the machines that they ran on, what may move a figure."""
+    first, second = (dict(_flat("", {name: v for name, v in each.items() if name != MACHINE})) for each in (a, b))
+    changes = [
+        (name, first.get(name), second.get(name))
+        for name in sorted(first.keys() | second.keys())
+        if first.get(name) != second.get(name) and not FOUND_ANEW.search(name)
+    ]
+    changes += [(f"{MACHINE}.{each.field}", each.a, each.b) for each in _of_machines(a.get(MACHINE), b.get(MACHINE))]
     known = {ALIASES.get(name, name) for name in named} | set(named)
     differ = [
-        f"{name}: {_shown(first.get(name))} → {_shown(second.get(name))}"
-        for name in sorted(first.keys() | second.keys())
-        if first.get(name) != second.get(name)
-        and not FOUND_ANEW.search(name)
-        and not known & {_normal(part) for part in name.split(".")}
+        f"{name}: {_shown(of_a)} → {_shown(of_b)}"
+        for name, of_a, of_b in changes
+        if not known & {_normal(part) for part in name.split(".")}
     ]
     return differ[:MOST_NAMED] + ([f"and {len(differ) - MOST_NAMED} more"] if len(differ) > MOST_NAMED else [])
+
+
+def _of_machines(a: Any, b: Any) -> Sequence[Change]:
+    """Nothing where one of the two servers does not tell of its machine."""
+    if not isinstance(a, Mapping) or not isinstance(b, Mapping):
+        return ()
+    return compare(*(Kept(source="", machine=dict(told), settings={}) for told in (a, b))).causes
 
 
 def says(name: str, settings: Mapping[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from outpace.lab.experiments import page
 from outpace.lab.experiments.record import SCHEMA, Experiment, Outcome
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.written import to_json
+from outpace.wording import reason
 
 FILE, PAGE, RECORD, INDEX = "experiment.json", "experiment.md", "compare.json", "index.md"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -145,7 +146,7 @@ def _read(path: Path) -> Experiment:
             raise ConfigError(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
         return msgspec.json.decode(text, type=Experiment)
     except (OSError, AttributeError, msgspec.DecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; mend it, or move its folder away") from error
+        raise ConfigError(f"cannot read {path}: {reason(error)}; mend it, or move its folder away") from error
 
 
 def _replace(path: Path, text: str) -> None:

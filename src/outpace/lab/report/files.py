@@ -19,6 +19,7 @@ from outpace.lab.paired.record import SCHEMA as COMPARE_SCHEMA
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import SCHEMA as PROFILE_SCHEMA
 from outpace.lab.profile.record import ProfileRecord
+from outpace.wording import reason
 
 LARGEST = 64 << 20
 """Bytes of a file; results are far smaller."""
@@ -144,7 +145,9 @@ def _results(path: Path) -> list[Result]:
         text = path.read_bytes()
         values = _values(text)
     except (OSError, UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; name files that outpace commands wrote with --json") from error
+        raise ConfigError(
+            f"cannot read {path}: {reason(error)}; name files that outpace commands wrote with --json"
+        ) from error
     if not values:
         raise ConfigError(f"{path} is empty; name files that outpace commands wrote with --json")
     return [_result(path, value) for value in values]

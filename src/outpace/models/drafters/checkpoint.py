@@ -174,9 +174,12 @@ def _shards(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[dict[str, T
 
 
 def _replace(path: Path, tensors: dict[str, Tensor]) -> None:
-    """A file is whole or not there."""
+    """A file is whole or not there, and may be read by whom other files that this process writes may be read by."""
     partial = path.with_name(f"{path.name}.partial")
+    partial.touch()
+    mode = partial.stat().st_mode  # the library makes a file for its owner alone
     save_file(tensors, partial, metadata={"format": "pt"})
+    partial.chmod(mode)
     partial.replace(path)
 
 
