@@ -13,7 +13,8 @@ from engine.test_lossless import answers, prompts, whole
 from engine.tiny import OracleDrafter, engine, tiny_drafter, tiny_target
 from outpace import LLM, ConfigError, EngineConfig, SamplingParams
 from outpace.models.registry import LoadedTarget
-from outpace.speculation.control import AutomaticControl, CycleSeen, Decision, Drafting
+from outpace.speculation.automatic import AutomaticControl
+from outpace.speculation.control import CycleSeen, Decision, Drafting
 from outpace.speculation.cost import CostTable
 
 LONG = SamplingParams(max_tokens=90)

@@ -10,7 +10,8 @@ from itertools import product
 import pytest
 
 from outpace.speculation.acceptance import Acceptance, batch_tokens
-from outpace.speculation.control import AutomaticControl, CycleSeen
+from outpace.speculation.automatic import AutomaticControl
+from outpace.speculation.control import CycleSeen
 from outpace.speculation.cost import CostTable
 
 KS = (0, 1, 2, 3, 5, 7)

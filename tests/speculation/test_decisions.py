@@ -9,7 +9,8 @@ import pytest
 
 from outpace.speculation.acceptance import Acceptance, batch_tokens
 from outpace.speculation.apart import ApartControl
-from outpace.speculation.control import AutomaticControl, CycleSeen, Decision
+from outpace.speculation.automatic import AutomaticControl
+from outpace.speculation.control import CycleSeen, Decision
 from outpace.speculation.cost import CostTable
 
 

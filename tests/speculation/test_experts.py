@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from outpace.speculation.control import AutomaticControl, CycleSeen
+from outpace.speculation.automatic import AutomaticControl
+from outpace.speculation.control import CycleSeen
 from outpace.speculation.cost import CostTable
 from outpace.speculation.experts import Experts
 from speculation.test_control import Row

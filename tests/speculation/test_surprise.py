@@ -7,7 +7,7 @@ import random
 import pytest
 
 from outpace.speculation.acceptance import Acceptance, batch_tokens
-from outpace.speculation.control import AutomaticControl
+from outpace.speculation.automatic import AutomaticControl
 from outpace.speculation.surprise import Surprise
 from speculation.test_decisions import Row, table
 

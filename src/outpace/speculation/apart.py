@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from outpace.speculation.control import AutomaticControl, CycleSeen, Decision, Drafting
+from outpace.speculation.automatic import AutomaticControl
+from outpace.speculation.control import CycleSeen, Decision, Drafting
 from outpace.speculation.cost import CostTable
 
 
