@@ -1,10 +1,14 @@
-"""A server without a port: what runs in an actor of Ray Serve's, and Ray Serve itself where it is installed."""
+"""A server without a port: what runs in an actor of Ray Serve's, and Ray Serve itself."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,25 @@ from outpace.server.replica import Replica
 from outpace.server.settings import ServerConfig
 from server.running import SECONDS, certificates, is_alive, reserved_port, until
 
+UNDER_RAY = """
+import sys
+
+import ray
+from ray import serve
+
+from outpace.cli.replicas import app
+
+ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+try:
+    serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[2])})
+    serve.run(app({"config": sys.argv[1], "replicas": "2"}))
+    print("serving", flush=True)
+    sys.stdin.read()
+finally:
+    serve.shutdown()
+    ray.shutdown()
+"""
+"""A process of its own: Ray leaves handlers of signals behind."""
 ASKED = {"model": "tiny", "prompt": "a", "max_tokens": 5, "temperature": 0}
 
 
@@ -51,34 +74,48 @@ def test_a_replica_that_cannot_start_says_why(model: Path) -> None:
         asyncio.run(Replica.start(start_of(settings(model, max_context=9999)), ServerConfig()))
 
 
-@pytest.mark.filterwarnings("ignore")  # of Ray's own code
-def test_ray_serve_spreads_requests_over_replicas(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
-    import ray
-    from ray import serve
-
-    from outpace.cli.replicas import app
-
+@pytest.fixture
+def settings_file(model: Path, tmp_path: Path) -> Path:
     file = tmp_path / "server.toml"
     told = settings(model, served_name="tiny")
     file.write_text("".join(f"{name} = {value!r}\n" for name, value in told.items()))
-    (tmp_path / "port.toml").write_text(file.read_text() + "port = 1\n")
+    return file
+
+
+@pytest.mark.filterwarnings("ignore")  # of Ray's own code
+def test_where_ray_serve_listens_is_not_for_the_file_to_say(settings_file: Path) -> None:
+    from outpace.cli.replicas import app
+
+    settings_file.write_text(settings_file.read_text() + "port = 1\n")
     with pytest.raises(ConfigError, match="port is 1, but Ray Serve listens"):
-        app({"config": str(tmp_path / "port.toml")})
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+        app({"config": str(settings_file)})
+
+
+@contextmanager
+def replicas(settings_file: Path, port: int) -> Iterator[None]:
+    """Two, until the block is left."""
+    words = [sys.executable, "-c", UNDER_RAY, str(settings_file), str(port)]
+    env = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
+    with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            assert "serving\n" in process.stdout
+            yield
+        finally:
+            process.stdin.close()
+            process.stdout.read()
+    assert process.returncode == 0
+
+
+def test_ray_serve_spreads_requests_over_replicas(settings_file: Path) -> None:
     with reserved_port() as port:
         pass  # Ray may not be able to take it beside this one
-    try:
-        serve.start(http_options={"host": "127.0.0.1", "port": port})
-        serve.run(app({"config": str(file), "replicas": "2"}))
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, verify=certificates()) as client:
-            pids = {client.get("/v1/outpace/state").json()["engine_pid"] for _ in range(40)}
-            assert len(pids) == 2
-            assert client.post("/v1/completions", json=ASKED).json()["usage"]["completion_tokens"] == 5
-            with client.stream("POST", "/v1/completions", json=ASKED | {"stream": True}) as answer:
-                assert "data: [DONE]" in list(answer.iter_lines())
-    finally:
-        serve.shutdown()
-        ray.shutdown()
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, verify=certificates())
+    with replicas(settings_file, port), client:
+        pids = {client.get("/v1/outpace/state").json()["engine_pid"] for _ in range(40)}
+        assert len(pids) == 2
+        assert client.post("/v1/completions", json=ASKED).json()["usage"]["completion_tokens"] == 5
+        with client.stream("POST", "/v1/completions", json=ASKED | {"stream": True}) as answer:
+            assert "data: [DONE]" in list(answer.iter_lines())
     for pid in pids:
         until(lambda pid=pid: not is_alive(pid))
