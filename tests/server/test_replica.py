@@ -30,7 +30,7 @@ from ray import serve
 
 from outpace.cli.replicas import app
 
-ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+ray.init("local", num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
 try:
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[2])})
     serve.run(app({"config": sys.argv[1], "replicas": "2"}))
