@@ -51,6 +51,6 @@ def test_it_pays_for_many_tokens_and_where_there_is_room() -> None:
     """By DeepSeek-V3's sizes, of a rank of eight: a position's keys and values are 131,072 products a head, and a query
     saves 768 at each."""
     kv_up = torch.empty(16, 256, 512, dtype=torch.bfloat16, device="meta")
-    assert not pays(256, 32_768, kv_up, 128)
-    assert pays(257, 32_768, kv_up, 128)
-    assert not pays(2048, 32_769, kv_up, 128), "256 MB are made of 32,768 positions"
+    assert not pays(256, 32_768, kv_up)
+    assert pays(257, 32_768, kv_up)
+    assert not pays(2048, 32_769, kv_up), "256 MB are made of 32,768 positions"

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outpace.kernels import plain_latents
-from outpace.kernels.kv import TRASH_PAGE, KVCache, write_kv
+from outpace.kernels.kv import TRASH_PAGE, KVCache, slots_of_pages, write_kv
 
 AttendPages = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
 """(q_BSHD, one layer's keys_NHD and values_NHD, window) → o_BSHD, over the pages of each row."""
@@ -88,6 +88,8 @@ class PagedAttend:
         self._windows = windows
         self._gathered: AttendPages | None = None
         """For all layers, made when the first one attends."""
+        self._past_BT: Tensor | None = None
+        """Slots of all positions in reach, likewise."""
 
     def __call__(self, layer: int, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor) -> Tensor:
         """One layer's attention output, [B, S, heads, D]."""
@@ -199,11 +201,11 @@ class PagedAttend:
             first_B=self._first_B,
         )
 
-    def plain_pays(self, kv_up_NOR: Tensor, plain_dim: int) -> bool:
+    def plain_pays(self, kv_up_NOR: Tensor) -> bool:
         """Whether latents are better attended to by `over_plain`, by how many tokens a row follow."""
         num_positions = self._table_BP.numel() * self._cache.page_size
         num_tokens = self._slots_BS.shape[1]
-        return self._first_B is None and plain_latents.pays(num_tokens, num_positions, kv_up_NOR, plain_dim)
+        return self._first_B is None and plain_latents.pays(num_tokens, num_positions, kv_up_NOR)
 
     def over_plain(
         self,
@@ -224,7 +226,9 @@ class PagedAttend:
             kv_up_NOR: from a latent to each head's plain key, then value.
             scale: of the scores.
         """
-        latents_BTE = self._cache.keys_LNHD[layer, :, 0][self._past()]
+        if self._past_BT is None:
+            self._past_BT = slots_of_pages(self._table_BP, self._cache.page_size)
+        latents_BTE = self._cache.keys_LNHD[layer, :, 0][self._past_BT]
         kv_BTNO = plain_latents.bring_up(latents_BTE, kv_up_NOR)
         if self._start_B.is_cuda:
             from outpace.kernels.gpu.plain_latents import plain_latent_attention
@@ -236,11 +240,6 @@ class PagedAttend:
         seen_BST = visible(self._start_B, q_BSNQ.shape[1], kv_BTNO.shape[1], None)
         turned_BTD, plain_dim = latents_BTE[..., kv_up_NOR.shape[-1] :], plain_BSNP.shape[-1]
         return plain_latents.attend(q_BSNQ, kv_BTNO, turned_BTD, seen_BST, plain_dim=plain_dim, scale=scale)
-
-    def _past(self) -> Tensor:
-        """Slots of all positions that the page tables reach, [B, T]."""
-        offsets = torch.arange(self._cache.page_size, device=self._table_BP.device)
-        return (self._table_BP[..., None] * self._cache.page_size + offsets).flatten(1)
 
     def _in_place(self, layer: int, q_BSHD: Tensor) -> Tensor:
         """On a GPU: the kernel reads the pages where they lie."""
@@ -264,8 +263,7 @@ class PagedAttend:
             num_pages = table_BP.shape[1]
             whole = -(-num_pages * page_size // SPLIT) * SPLIT // page_size
             table_BP = F.pad(table_BP, (0, max(0, whole - num_pages)), value=TRASH_PAGE)
-        offsets = torch.arange(page_size, device=table_BP.device)
-        past_BT = (table_BP[..., None] * page_size + offsets).flatten(1)
+        past_BT = slots_of_pages(table_BP, page_size)
         past = past_BT.flatten()
         num_tokens = self._slots_BS.shape[1]
         masks = {w: visible(self._start_B, num_tokens, past_BT.shape[1], w, self._first_B) for w in windows}

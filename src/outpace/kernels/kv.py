@@ -58,6 +58,12 @@ def slots_of(positions_BS: Tensor, page_table_BP: Tensor, page_size: int) -> Ten
     return torch.where(inside, pages * page_size + positions_BS.remainder(page_size), TRASH_PAGE * page_size)
 
 
+def slots_of_pages(page_table_BP: Tensor, page_size: int) -> Tensor:
+    """Slots of all positions that page tables reach, in their order, int64 [B, P · page_size]."""
+    offsets = torch.arange(page_size, device=page_table_BP.device)
+    return (page_table_BP[..., None] * page_size + offsets).flatten(1)
+
+
 def places(
     start_B: Tensor,
     num_tokens: int,

@@ -22,14 +22,13 @@ MOST_BYTES = 256 << 20
 """Of what is made for one layer; beyond it is not."""
 
 
-def pays(num_tokens: int, num_positions: int, kv_up_NOR: Tensor, plain_dim: int) -> bool:
+def pays(num_tokens: int, num_positions: int, kv_up_NOR: Tensor) -> bool:
     """Whether so many tokens a row are better attended for in plain form.
 
     Args:
         num_tokens: a row.
         num_positions: that latents are brought up for, of all rows.
         kv_up_NOR: from a latent to each head's plain key, then value.
-        plain_dim: P.
     """
     N, outputs, R = kv_up_NOR.shape
     saved = num_tokens * (2 * R - outputs)  # for each position and head; the turned part is the same in both

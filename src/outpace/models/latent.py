@@ -79,7 +79,7 @@ class LatentAttention(nn.Module):
             return self._by_kernels(x_BSH, rotary, attend, layer_index)
         query_BSQ, k_BS1E = self._latents(x_BSH, rotary)
         plain_BSNP, turned_BSND = self._queries(x_BSH if self.q_norm is None else self.q_norm(query_BSQ))
-        if isinstance(attend, PagedAttend) and self._plain_pays(attend):
+        if isinstance(attend, PagedAttend) and attend.plain_pays(self.kv_up):
             attend.store(layer_index, k_BS1E, k_BS1E[..., : self.latent.kv_rank])
             return self.output(self._over_plain(attend, layer_index, plain_BSNP, rotate(turned_BSND, rotary), rotary))
         up_NPR, up_NVR = self._ups()
@@ -113,15 +113,12 @@ class LatentAttention(nn.Module):
     def _by_kernels(self, x_BSH: Tensor, rotary: Rotary, attend: PagedAttend, layer_index: int) -> Tensor:
         query_BSQ = self._store(x_BSH, rotary, attend, layer_index)
         plain_BSNP, turned_BSND = self._queries(x_BSH if query_BSQ is None else query_BSQ)
-        if self._plain_pays(attend):
+        if attend.plain_pays(self.kv_up):
             return self.output.summands(self._over_plain(attend, layer_index, plain_BSNP, turned_BSND, rotary))
         up_NPR, up_NVR = self._ups()
         absorbed_BSNR = by_head(plain_BSNP, up_NPR.transpose(1, 2))
         o_BSNR = attend.over_latents(layer_index, absorbed_BSNR, turned_BSND, rotary, self.latent.scale)
         return self.output.summands(by_head(o_BSNR, up_NVR).flatten(2))
-
-    def _plain_pays(self, attend: PagedAttend) -> bool:
-        return attend.plain_pays(self.kv_up, self.latent.plain_dim)
 
     def _over_plain(
         self, attend: PagedAttend, layer_index: int, plain_BSNP: Tensor, turned_BSND: Tensor, rotary: Rotary

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.rope import turned
 from outpace.kernels.gpu.softmax import soften
 from outpace.kernels.gpu.splits import join, room_for, span
 from outpace.kernels.gpu.walk import splits_within
@@ -83,13 +84,8 @@ def _attend_latent(
     query_M = row * num_tokens * N + m
     q_MR = tl.load(absorbed_ptr + query_M[:, None] * R + r[None, :], mask=live_M[:, None] & real_R[None, :], other=0.0)
     live_MD = live_M[:, None] & real_D[None, :]
-    x = tl.load(turned_ptr + query_M[:, None] * turned_stride + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
-    partner = (d + D // 2) % D
-    y = tl.load(turned_ptr + query_M[:, None] * turned_stride + partner[None, :], mask=live_MD, other=0.0)
-    angle_M = (row * num_tokens + token_M) * D
-    cos = tl.load(cos_ptr + angle_M[:, None] + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + angle_M[:, None] + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
-    q_MD = (x * cos + y.to(tl.float32) * sin).to(kind)
+    heads_M, angles_M = query_M * turned_stride, (row * num_tokens + token_M) * D
+    q_MD = turned(turned_ptr, heads_M, cos_ptr, sin_ptr, angles_M, d, live_MD, D).to(kind)
 
     table_row = table_ptr + row * num_pages
     peak_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.rope import turned
 from outpace.kernels.gpu.softmax import soften
 
 _LOG2_E = 1.4426950408889634
@@ -67,13 +68,8 @@ def _attend_plain(
     query_M = (row * num_tokens + token_M) * N + head
     live_MP, live_MD = live_M[:, None] & real_P[None, :], live_M[:, None] & real_D[None, :]
     q_MP = tl.load(plain_ptr + query_M[:, None] * plain_stride + p[None, :], mask=live_MP, other=0.0)
-    x = tl.load(turned_ptr + query_M[:, None] * turned_stride + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
-    partner = (d + D // 2) % D
-    y = tl.load(turned_ptr + query_M[:, None] * turned_stride + partner[None, :], mask=live_MD, other=0.0)
-    angle_M = (row * num_tokens + token_M) * D
-    cos = tl.load(cos_ptr + angle_M[:, None] + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + angle_M[:, None] + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
-    q_MD = (x * cos + y.to(tl.float32) * sin).to(kind)
+    heads_M, angles_M = query_M * turned_stride, (row * num_tokens + token_M) * D
+    q_MD = turned(turned_ptr, heads_M, cos_ptr, sin_ptr, angles_M, d, live_MD, D).to(kind)
 
     peak_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total_M = tl.zeros((BLOCK_M,), tl.float32)

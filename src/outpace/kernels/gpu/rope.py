@@ -27,6 +27,17 @@ def finite(x):
 
 
 @triton.jit
+def turned(x_ptr, head_M, cos_ptr, sin_ptr, angle_M, d, live_MD, D: tl.constexpr):
+    """Heads that begin at `head_M`, turned by the angles at `angle_M`, in float32; what is not live is 0."""
+    partner = (d + D // 2) % D
+    x = tl.load(x_ptr + head_M[:, None] + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
+    y = tl.load(x_ptr + head_M[:, None] + partner[None, :], mask=live_MD, other=0.0).to(tl.float32)
+    cos = tl.load(cos_ptr + angle_M[:, None] + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + angle_M[:, None] + d[None, :], mask=live_MD, other=0.0).to(tl.float32)
+    return x * cos + y * sin
+
+
+@triton.jit
 def _turn_and_store(
     qkv_ptr,
     cos_ptr,
