@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,16 @@ def test_no_event_is_made_an_object_of(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert rows_of(trace, "CPU")
     trace.export_chrome_trace(str(path))
     assert json.loads(path.read_text())["traceEvents"]
+
+
+def test_advice_about_several_cycles_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.11 gives it for every trace; here it would be an error."""
+
+    def start(self: torch.profiler.profile) -> None:
+        warnings.warn("Profiler clears events at the end of each cycle.", UserWarning, stacklevel=2)
+        warnings.warn("something else", UserWarning, stacklevel=2)
+
+    monkeypatch.setattr(torch.profiler.profile, "start", start)
+    with pytest.warns(UserWarning, match="else") as told:
+        tracing().start()
+    assert [str(one.message) for one in told] == ["something else"]

@@ -7,6 +7,8 @@ are read where they lie, and traces are of a few cycles however long the answers
 
 from __future__ import annotations
 
+import warnings
+
 from torch.profiler import ProfilerActivity, profile
 
 from outpace.lab.profile.wall import Ran
@@ -15,7 +17,16 @@ NUM_TRACED = 8
 """Cycles of an answer that are traced: each does the same, and what is asked of them is how it is shared out."""
 
 
-def tracing(*, host: bool = False, device: bool = True) -> profile:
+class Trace(profile):
+    """torch's own, without its advice to keep the events of several cycles, which comes before there is one."""
+
+    def start(self) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
+            super().start()
+
+
+def tracing(*, host: bool = False, device: bool = True) -> Trace:
     """Traces what runs inside of it.
 
     Args:
@@ -23,10 +34,10 @@ def tracing(*, host: bool = False, device: bool = True) -> profile:
         device: kernels, copies and fills of a GPU, and what launches them.
     """
     kinds = [*([ProfilerActivity.CPU] if host else []), *([ProfilerActivity.CUDA] if device else [])]
-    return profile(activities=kinds)
+    return Trace(activities=kinds)
 
 
-def rows_of(trace: profile, kind: str = "CUDA") -> list[Ran]:
+def rows_of(trace: Trace, kind: str = "CUDA") -> list[Ran]:
     """What the device did in a trace that is over: kernels, copies, fills; in microseconds.
 
     Args:
