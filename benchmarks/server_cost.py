@@ -18,7 +18,8 @@ engine was sent it (token ids included, `token_ids`), `engine`, `between` the tw
 
 While the other ways are measured, a server rests: what its processes need leaves the caches, and a first token takes
 longer than where requests follow each other closely. `--in-a-row 3 --max-tokens 8 --rounds 10` is the other end: each
-way streams three short answers one after the other, of which the third counts.
+way streams three short answers, a millisecond apart, of which the third counts. `--awake` has the server keep the
+machine's cores awake (outpace serve --awake), on which all ways run.
 
 `added_us_per_token` is the difference from the first token to the end, where `server_over_engine` is the quotient of
 both speeds. `first_byte_ms` is the response's first event, which comes before any token while the engine is at work.
@@ -69,6 +70,10 @@ CHATML = (
 )
 ENGINE, SERVER, NOTHING = "engine", "server", "no_server"
 WARM_UP = 2
+PAUSE_S = 0.001
+"""Between chats in a row, as clients and networks take: without it a server is still at the end of the last one."""
+AWAKE_S = 10
+"""Longer than the other ways take."""
 AT_ONCE = """
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -91,6 +96,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--in-a-row", type=int, default=1, metavar="N", help="of so many chats one after the other the last counts"
     )
+    parser.add_argument("--awake", action="store_true", help="cores do not sleep, as with outpace serve --awake")
     args = parser.parse_args(argv)
     if not 1 <= args.in_a_row <= (most := MOST // (WARM_UP + 1)):
         parser.error(f"--in-a-row is {args.in_a_row}; it must be 1 … {most}")
@@ -133,6 +139,7 @@ def compare(model: str, drafter: str, args: argparse.Namespace) -> dict[str, Any
     flags = ["--drafter", drafter, "--device", args.device, "--dtype", args.dtype, "--no-prefix-reuse"]
     for name, value in options.items():
         flags += [f"--{name.replace('_', '-')}", str(value[0] if isinstance(value, tuple) else value)]
+    flags += ["--awake", str(AWAKE_S)] if args.awake else []
     bench_line.say("starting the engine and the server")
     named = None if drafter == "none" else drafter
     with own_server(model, flags) as url, connected(url) as server, answering_at_once() as nothing:
@@ -146,6 +153,7 @@ def compare(model: str, drafter: str, args: argparse.Namespace) -> dict[str, Any
 
         def measure(name: str) -> Streamed:
             for _ in range(args.in_a_row):
+                time.sleep(PAUSE_S)
                 number = next(numbers[name])  # the same prompt for all in a round
                 answer = ways[name](f"{number}: {'word ' * args.prompt_words}", number, args.max_tokens)
             return answer

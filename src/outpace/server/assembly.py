@@ -11,6 +11,7 @@ from outpace.models.source import locate
 from outpace.server.api.app import make_app
 from outpace.server.api.backend import Backend
 from outpace.server.asking.tools import resolve_format
+from outpace.server.awake import Awake
 from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.restarts import Restarts
 from outpace.server.monitoring import logs
@@ -32,7 +33,7 @@ def assemble(engine: Start, config: ServerConfig) -> tuple[EngineClient, ASGIApp
 
     Raises:
         CheckpointError: there is no such model, or its tokenizer is broken.
-        ConfigError: a key or the tool parser is wrong.
+        ConfigError: a key or the tool parser is wrong, or cores cannot be kept awake.
     """
     keys = api_keys(config, os.environ.get("OUTPACE_API_KEY"))
     texts = Texts.of(locate(engine.model))
@@ -62,4 +63,11 @@ def assemble(engine: Start, config: ServerConfig) -> tuple[EngineClient, ASGIApp
         settings=config.describe(len(keys)),
         created=int(time()),
     )
-    return client, make_app(backend, keys=keys, max_body_bytes=config.max_body_bytes, origins=config.allow_origin)
+    app = make_app(
+        backend,
+        keys=keys,
+        max_body_bytes=config.max_body_bytes,
+        origins=config.allow_origin,
+        awake=Awake(config.awake) if config.awake else None,
+    )
+    return client, app

@@ -13,6 +13,7 @@ import outpace
 from outpace.server.api import openapi
 from outpace.server.api.backend import Backend
 from outpace.server.api.routes import router
+from outpace.server.awake import Awake
 from outpace.server.http import api_errors
 from outpace.server.http.bodies import BoundedRoute
 from outpace.server.http.guard import Guard
@@ -37,7 +38,14 @@ EXPOSED = ("X-Request-Id", "Retry-After")
 """Headers of answers that pages may read."""
 
 
-def make_app(backend: Backend, *, keys: Collection[bytes], max_body_bytes: int, origins: Sequence[str] = ()) -> ASGIApp:
+def make_app(
+    backend: Backend,
+    *,
+    keys: Collection[bytes],
+    max_body_bytes: int,
+    origins: Sequence[str] = (),
+    awake: Awake | None = None,
+) -> ASGIApp:
     """The application over a backend model, which pages from these origins may ask out of a browser."""
     app = FastAPI(title="Outpace", version=outpace.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     routes = router(backend)
@@ -49,7 +57,7 @@ def make_app(backend: Backend, *, keys: Collection[bytes], max_body_bytes: int, 
         guarded = CORSMiddleware(
             guarded, origins, allow_methods=("GET", "POST"), allow_headers=("*",), expose_headers=EXPOSED
         )
-    return _without_slashes(Observing(guarded, backend.metrics, backend.recent, PATHS))
+    return _without_slashes(Observing(guarded, backend.metrics, backend.recent, PATHS, awake))
 
 
 def _straight(app: ASGIApp, routes: Sequence[BaseRoute]) -> ASGIApp:
