@@ -15,7 +15,7 @@ A prefill's experts are timed alone, for tiles of so many pairs, or of as many a
 two limits: their operations at the rate of large products, and their bytes at the copy rate, where each weight and each
 token is moved once. What the path moves for pairs comes on top, and is shown too.
 The extrapolation to all ranks adds two sums a layer at a stated cost: it is arithmetic, no measurement.
-Prints one JSON line.
+Prints one JSON line, which `outpace report` draws.
 """
 
 from __future__ import annotations

@@ -19,6 +19,9 @@ from outpace.engine import calibrate
 from outpace.engine.runner import Runner
 from outpace.lab.limits import rates
 from outpace.lab.limits.rates import Rates
+from outpace.lab.report.files import read
+from outpace.lab.report.page import page
+from outpace.lab.report.rank_line import Rank
 from outpace.lab.shapes.dense import SHAPES
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
@@ -291,7 +294,7 @@ def test_expert_reuse(run: Run) -> None:
     assert lossy["first_token_moves"] < 1e-6
 
 
-def test_mixture(run: Run) -> None:
+def test_mixture(run: Run, tmp_path: Path) -> None:
     flags = ["--shape", "tiny", "--layers", "3", "--device", "cpu", "--dtype", "bfloat16", "--context", "64"]
     line = run("mixture", *flags, "--k", "1,2", "--rounds", "2", "--count", "1", "--experts-of", "1,4",
                "--prefill", "80", "--pairs", "0,16")  # fmt: skip
@@ -328,3 +331,6 @@ def test_mixture(run: Run) -> None:
     plain_ms, verify_ms = (line["cells"][k]["eager"]["ms"]["median"] + sums_ms for k in (0, 1))
     assert row["break_even_accept_length"] == pytest.approx((verify_ms + 0.3) / plain_ms, rel=1e-3)
     assert "not measured" in line["extrapolation"]["note"]
+    (tmp_path / "mixture.json").write_text(json.dumps(line))
+    (drawn,) = read([tmp_path / "mixture.json"])
+    assert isinstance(drawn.result, Rank) and "verify of 3" in page([drawn])

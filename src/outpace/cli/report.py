@@ -16,7 +16,7 @@ SUMMARY = "results of other commands as one HTML file that opens offline"
 DESCRIPTION = """
 Puts what bench, compare, profile, breakeven and doctor print with --json into one HTML file: what each result says
 in a few sentences, then every result with its drawings, then the machines they were taken on. It needs neither network
-nor scripts.
+nor scripts. Lines of benchmarks/mixture.py are drawn, too.
 
 examples:
   outpace report profile.json -o report.html

@@ -19,6 +19,7 @@ from outpace.lab.paired.record import SCHEMA as COMPARE_SCHEMA
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import SCHEMA as PROFILE_SCHEMA
 from outpace.lab.profile.record import ProfileRecord
+from outpace.lab.report.rank_line import Rank
 from outpace.wording import reason
 
 LARGEST = 64 << 20
@@ -118,7 +119,7 @@ class Doctor:
     machine: dict[str, Any] | None = None
 
 
-Result = BenchRecord | CompareRecord | ProfileRecord | Breakeven | Doctor
+Result = BenchRecord | CompareRecord | ProfileRecord | Breakeven | Doctor | Rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +172,7 @@ def _result(path: Path, value: Any) -> Result:
         ({"verdict", "blocks"}, CompareRecord, COMPARE_SCHEMA),
         ({"verdict", "findings"}, Doctor, None),
         ({"heat", "speeds"}, Breakeven, None),
+        ({"benchmark", "experts_alone"}, Rank, None),
     ]
     fields = set(value) if isinstance(value, dict) else set()
     for names, kind, schema in kinds:
@@ -179,8 +181,11 @@ def _result(path: Path, value: Any) -> Result:
         if schema is not None and value.get("schema") != schema:
             raise ConfigError(f"{path} has schema {value.get('schema')!r}; this version reads {schema}: measure again")
         try:
-            result: Result = msgspec.convert(value, type=kind)
+            result: Result = msgspec.convert(value, type=kind, str_keys=True)
         except msgspec.ValidationError as error:
             raise ConfigError(f"{path} is a broken result: {error}; measure again") from error
         return result
-    raise ConfigError(f"{path} holds no result of outpace bench, compare, profile, breakeven or doctor")
+    raise ConfigError(
+        f"{path} holds no result of outpace bench, compare, profile, breakeven or doctor, and no line of "
+        "benchmarks/mixture.py"
+    )

@@ -18,11 +18,13 @@ STYLE = """
   color-scheme: light dark;
   --ground: #f6f7f9; --card: #fff; --ink: #16191d; --dim: #5b6470; --line: #dde1e6;
   --draft: #b35c00; --verify: #1f6feb; --accept: #14804a; --gaps: #9aa4b0; --good: #14804a; --bad: #c2261d;
+  --violet: #7a4fd0; --teal: #0b7d86; --ochre: #8a6d00; --rose: #b8387f;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ground: #101317; --card: #181c22; --ink: #e8ebef; --dim: #98a2ae; --line: #2b323b;
     --draft: #f0913a; --verify: #5a9cff; --accept: #3fbf7a; --gaps: #5e6875; --good: #3fbf7a; --bad: #ff6b60;
+    --violet: #a98bf0; --teal: #3fb9c4; --ochre: #cfae3a; --rose: #f07ab8;
   }
 }
 * { box-sizing: border-box; }
@@ -54,6 +56,10 @@ td { overflow-wrap: anywhere; }
 .draft { fill: var(--draft); background: var(--draft); } .verify { fill: var(--verify); background: var(--verify); }
 .accept { fill: var(--accept); background: var(--accept); } .gaps { fill: var(--gaps); background: var(--gaps); }
 .unexplained { fill: var(--bad); background: var(--bad); } .plain { fill: var(--dim); }
+.part0 { fill: var(--verify); background: var(--verify); } .part1 { fill: var(--draft); background: var(--draft); }
+.part2 { fill: var(--violet); background: var(--violet); } .part3 { fill: var(--accept); background: var(--accept); }
+.part4 { fill: var(--teal); background: var(--teal); } .part5 { fill: var(--ochre); background: var(--ochre); }
+.part6 { fill: var(--rose); background: var(--rose); } .part7 { fill: var(--gaps); background: var(--gaps); }
 .gain { fill: var(--good); } .loss { fill: var(--bad); } .here { stroke: var(--ink); stroke-width: 2.5; }
 .legend span { display: inline-block; margin-right: 1rem; font-size: .85rem; color: var(--dim); }
 .box { display: inline-block; width: .7em; height: .7em; border-radius: 2px; margin-right: .35em; }

@@ -13,9 +13,10 @@ from outpace.lab.intervals.bootstrap import Spread
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, ProfileRecord
 from outpace.lab.profile.table import HOW, heading, rows
-from outpace.lab.report import svg
+from outpace.lab.report import rank, svg
 from outpace.lab.report.files import Breakeven, Doctor, HeatMap, Result, Source
 from outpace.lab.report.html import Markup, join, table, tag
+from outpace.lab.report.rank_line import Rank
 from outpace.wording import count_of
 
 MOST_BLOCKS = 60
@@ -44,6 +45,8 @@ def _title(result: Result) -> str:
             return "Where speculation pays"
         case Doctor():
             return "What the doctor found"
+        case Rank():
+            return f"Where a rank's time goes: {result.settings.shape}"
 
 
 def _inside(result: Result) -> list[Markup]:
@@ -58,6 +61,8 @@ def _inside(result: Result) -> list[Markup]:
             return _breakeven(result)
         case Doctor():
             return _doctor(result)
+        case Rank():
+            return rank.inside(result)
 
 
 def _profile(record: ProfileRecord) -> list[Markup]:
@@ -69,7 +74,7 @@ def _profile(record: ProfileRecord) -> list[Markup]:
             f"{way.speed.tok_s:.1f} tok/s = accept length {way.accept_length:.3f} ÷ cycle {way.cycle_ms:.3f} ms.",
         ),
         svg.stacked("One cycle by phase, in milliseconds", _stacks(record), "ms"),
-        _legend((*PHASES, "gaps", "unexplained")),
+        svg.legend({name: name for name in (*PHASES, "gaps", "unexplained")}),
         table(
             heading(record), [(tag("span", row.name, class_=f"depth{row.depth}"), *row.cells) for row in rows(record)]
         ),
@@ -259,10 +264,6 @@ def _heat(heat: Heat | HeatMap, values: Sequence[Sequence[float]]) -> Markup:
     return join(tag("p", says, class_="note"), drawn)
 
 
-def _legend(names: Sequence[str]) -> Markup:
-    return tag("p", *(tag("span", tag("i", class_=f"box {name}"), name) for name in names), class_="legend")
-
-
 def _notes(notes: Sequence[str]) -> Markup:
     return join(*(tag("p", note, class_="note") for note in notes))
 
@@ -280,6 +281,8 @@ def fingerprint(source: Source) -> Markup | None:
                 kept |= {f"{name}, commit": side.commit, name: side.server.settings}
         case Doctor(machine=dict() as facts):
             kept = {"machine": facts}
+        case Rank() as found:
+            kept = {"machine": found.machine, "rates": found.rates}
         case _:
             return None
     return tag("details", tag("summary", source.name), *(_kept(name, value) for name, value in kept.items() if value))

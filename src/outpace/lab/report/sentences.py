@@ -17,7 +17,9 @@ from outpace.lab.intervals.verdict import by_given_figures, lead, settles, times
 from outpace.lab.paired.record import CompareRecord
 from outpace.lab.profile.record import PHASES, Paired, ProfileRecord, Speed
 from outpace.lab.profile.table import own_cost, rounds_of
+from outpace.lab.report import rank
 from outpace.lab.report.files import Breakeven, Doctor, Source
+from outpace.lab.report.rank_line import Rank
 from outpace.wording import break_even, count_of
 
 CANNOT = "Whether speculation pays cannot be said: no file holds plain decoding measured beside it."
@@ -58,6 +60,8 @@ def _pays(source: Source) -> str | None:
         case Breakeven(ratio=float() as ratio, speculative_tok_s=float() as tok_s, plain_tok_s=float() as plain_tok_s):
             speeds = f"{tok_s:.1f} tok/s against {plain_tok_s:.1f} plain"
             return f"{by_given_figures(ratio)}: {speeds}, {ratio:.2f}×."
+        case Rank() as found:
+            return rank.sentence(found)
         case _:
             return None
 

@@ -5,7 +5,7 @@ Every drawing has a title for who cannot see it, and its figures stand in it or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from outpace.lab.report.html import Markup, tag
 
@@ -40,6 +40,12 @@ def stacked(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str
         total = sum(length for _, length, _ in pieces)
         drawn.append(tag("text", f"{total:.2f} {unit}", x=x + 6, y=top + 15))
     return _drawing(title, len(rows) * ROW + 4.0, drawn)
+
+
+def legend(colours: Mapping[str, str]) -> Markup:
+    """Names, each beside its colour class."""
+    named = (tag("span", tag("i", class_=f"box {colour}"), name) for name, colour in colours.items())
+    return tag("p", *named, class_="legend")
 
 
 def bars(
