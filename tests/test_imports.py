@@ -40,7 +40,7 @@ LAB = (
 SERVER = (
     ("wire",),
     ("engine_client", "engine_process"),
-    ("settings", "text", "monitoring"),
+    ("settings", "text", "monitoring", "awake"),
     ("http",),
     ("asking",),
     ("answering",),
