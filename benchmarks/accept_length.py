@@ -18,6 +18,7 @@ import time
 from outpace import SamplingParams
 from outpace.cli import options
 from outpace.fingerprint import machine
+from outpace.lab.timing import bench_line
 from outpace.lab.workload.acceptance import SetReport, measure_set, overall
 from outpace.lab.workload.eval_sets import SETS, load
 
@@ -67,4 +68,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

@@ -19,6 +19,7 @@ from outpace.cli import options
 from outpace.cli.status import Status
 from outpace.lab.demo.contenders import ENGINE
 from outpace.lab.demo.run import DemoSettings, run_demo
+from outpace.lab.timing import bench_line
 from outpace.lab.timing.answer import Timing
 from outpace.lab.workload.eval_sets import SETS, load
 
@@ -66,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

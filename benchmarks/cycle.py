@@ -166,4 +166,4 @@ def _report(cell: Cell, seen: Sequence[Seen], plain: Sequence[Seen], limits: Lim
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

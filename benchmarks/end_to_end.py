@@ -147,4 +147,4 @@ def _simulated(args: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

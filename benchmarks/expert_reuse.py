@@ -119,4 +119,4 @@ def _compare(target: Target, args: argparse.Namespace) -> dict[int, dict[str, fl
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outpace import ConfigError
 from outpace.kernels.attention import PagedAttend
 from outpace.kernels.kv import slots_of
 from outpace.kernels.reuse import Reuse
@@ -42,6 +43,7 @@ from outpace.lab.timing.rounds import interleave, paired_ratio, ratio_as_dict, s
 from outpace.lab.written import significant
 
 Run = Callable[[], object]
+TINY = ("tiny", "tiny-fp8")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -72,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     line = bench_line.Line("mixture", args)
     device, dtype = bench_line.place(args)
+    if device.type != "cuda" and args.shape not in TINY:
+        raise ConfigError(
+            f"--shape {args.shape} needs a GPU, and the device is {device}; there, name {' or '.join(TINY)}"
+        )
     rates = measure_rates(device)
     bench_line.say(f"rates: {rates.as_dict()}; making the model")
     make_config, form = RANKS[args.shape]
@@ -272,4 +278,4 @@ def _extrapolate(cells: list[dict[str, Any]], args: argparse.Namespace) -> dict[
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

@@ -195,4 +195,4 @@ def _passes(over_plain: dict[str, Any], over_best: dict[str, Any]) -> bool | Non
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

@@ -93,4 +93,4 @@ def _prompt(
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

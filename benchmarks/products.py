@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -89,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     line = bench_line.Line("products", args)
     device, dtype = bench_line.place(args)
+    if device.type != "cuda" and not triton.knobs.runtime.interpret:
+        raise ConfigError(f"the kernels need a GPU, and the device is {device}; TRITON_INTERPRET=1 tries them on a CPU")
     found = products_of(SHAPES[args.shape]())
     if unknown := set(args.products) - set(found):
         raise ConfigError(f"--products {sorted(unknown)[0]!r} is unknown; there are {', '.join(found)}")
@@ -173,4 +176,4 @@ def _by_cublas(product: Product, x: Tensor, weight: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

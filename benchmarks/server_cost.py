@@ -329,4 +329,4 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

@@ -108,4 +108,4 @@ def _report(cell: Cell, measured: dict[Cell, list[float]], limits: Limits) -> di
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

@@ -228,4 +228,4 @@ def _report(cell: Cell, measured: dict[tuple[int, Cell], list[Seen]], size: int)
 
 
 if __name__ == "__main__":
-    main()
+    bench_line.run(main)

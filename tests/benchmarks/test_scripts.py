@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from triton import knobs
 
 from outpace import RequestStats
 from outpace.engine import calibrate
@@ -285,6 +287,32 @@ def test_help_shows_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](["--help"])
     assert f"python benchmarks/{name}.py" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *(
+            (f"{name} --device nowhere", "device is 'nowhere'")
+            for name in ("step", "mixture", "prefill", "ready --once")
+        ),
+        ("accept_length --device nowhere", "device is 'nowhere'"),
+        ("products --shape tiny --device cpu", "the kernels need a GPU"),
+        ("products --tile 3x3", "--tile '3x3' is not like"),
+        ("mixture --device cpu", "--shape kimi-k2.5-tp8 needs a GPU, and the device is cpu"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence(
+    words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, *flags = words.split()
+    path = SCRIPTS / f"{name}.py"
+    monkeypatch.setattr(sys, "argv", [str(path), *flags])
+    monkeypatch.setattr(knobs.runtime, "interpret", "--tile" in flags)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"{name}.py: {message}")
 
 
 def test_expert_reuse(run: Run) -> None:

@@ -6,14 +6,20 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from outpace.engine.devices import DTYPES, enter, resolve_device, resolve_dtype
+from outpace.errors import OutpaceError
 from outpace.fingerprint import machine
 from outpace.lab.shapes.dense import DRAFT_VOCAB, SHAPES
+
+WRONG = 2
+"""Exit code, as argparse has it."""
 
 
 def ints(text: str) -> tuple[int, ...]:
@@ -92,6 +98,15 @@ def place(args: argparse.Namespace) -> tuple[torch.device, torch.dtype]:
 def say(text: str) -> None:
     """Progress, on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def run(main: Callable[[], object]) -> None:
+    """A script's `main` from the command line: what is wrong with what it was told is a sentence and exit code 2."""
+    try:
+        main()
+    except OutpaceError as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        sys.exit(WRONG)
 
 
 class Line:
