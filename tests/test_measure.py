@@ -57,7 +57,7 @@ def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", [(), ("step",), ("step", "cycle"), ("--help",)])
 def test_a_forgotten_folder_is_asked_for(asked: tuple[str, ...], tmp_path: Path) -> None:
-    """A measurement's name is none: all would be measured, for 20 minutes."""
+    """A measurement's name is none: all would be measured, for 40 minutes."""
     ran = subprocess.run([SCRIPT, *asked], capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode == 2 and "folder for the results" in ran.stderr and not list(tmp_path.iterdir())
 
