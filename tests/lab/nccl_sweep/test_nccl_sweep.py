@@ -133,7 +133,7 @@ def test_time_is_kept_for_the_last_stage_and_what_is_left_out_is_said() -> None:
     assert machine.now <= limit_s
     assert verdict.best == {"NCCL_PROTO": "LL"}, "the one that there was time for"
     assert len(verdict.left_out) == 4 and verdict.left_out[0] == "protocol: NCCL_PROTO=Simple"
-    assert "raise the time limit" in summary(Machine(product({})).sweep(limit_s=30.0))
+    assert "raise --time-limit" in summary(Machine(product({})).sweep(limit_s=30.0))
 
 
 def test_only_what_serving_uses_counts() -> None:

@@ -27,7 +27,7 @@ def summary(verdict: Verdict) -> str:
     at = verdict.ratio
     if not verdict.candidate and len(verdict.measured) == 1:
         each_s = verdict.measured[0].seconds
-        return f"there was time for the default alone, {each_s:.0f} s a setting: it stays; raise the time limit"
+        return f"there was time for the default alone, {each_s:.0f} s a setting: it stays; raise --time-limit"
     if not verdict.candidate:
         return "no setting was faster than the default by more than its noise"
     name = spelled(verdict.candidate)
