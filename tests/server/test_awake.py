@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import struct
+from functools import partial
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 
 from outpace import ConfigError
+from outpace.cli.serve import start_of
+from outpace.server import assembly
 from outpace.server.awake import ASLEEP, AWAKE, DEVICE, Awake
+from outpace.server.settings import ServerConfig
 
 A_MOMENT = 0.05
 
@@ -31,17 +37,16 @@ def test_cores_sleep_before_requests_and_some_time_after_them(device: Path) -> N
     async def ask() -> None:
         awake = Awake(A_MOMENT, device)
         assert told(device) == [ASLEEP]
-        awake.begin()
-        awake.begin()
-        awake.end()
-        await asyncio.sleep(2 * A_MOMENT)
-        assert told(device) == [ASLEEP, AWAKE], "one is still being answered"
-        awake.end()
+        with awake.answering():
+            with awake.answering():
+                pass
+            await asyncio.sleep(2 * A_MOMENT)
+            assert told(device) == [ASLEEP, AWAKE], "one is still being answered"
         assert told(device) == [ASLEEP, AWAKE]
         await asyncio.sleep(2 * A_MOMENT)
         assert told(device) == [ASLEEP, AWAKE, ASLEEP]
-        awake.begin()
-        assert told(device) == [ASLEEP, AWAKE, ASLEEP, AWAKE]
+        with awake.answering():
+            assert told(device) == [ASLEEP, AWAKE, ASLEEP, AWAKE]
 
     asyncio.run(ask())
 
@@ -50,17 +55,106 @@ def test_the_next_request_in_time_finds_them_awake(device: Path) -> None:
     async def ask() -> None:
         awake = Awake(60.0, device)
         for _ in range(3):
-            awake.begin()
-            awake.end()
+            with awake.answering():
+                pass
             await asyncio.sleep(A_MOMENT)
         assert told(device) == [ASLEEP, AWAKE]
 
     asyncio.run(ask())
 
 
-def test_who_may_not_keep_them_awake_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"awake is 5, but .*nowhere cannot be opened: No such file.*leave awake out"):
-        Awake(5.0, tmp_path / "nowhere")
+def test_the_end_before_does_not_send_them_to_sleep(device: Path) -> None:
+    async def ask() -> None:
+        awake = Awake(A_MOMENT, device)
+        with awake.answering():
+            pass
+        with awake.answering():
+            await asyncio.sleep(2 * A_MOMENT)
+            assert told(device) == [ASLEEP, AWAKE]
+
+    asyncio.run(ask())
+
+
+def test_an_answer_that_fails_has_ended(device: Path) -> None:
+    async def ask() -> None:
+        awake = Awake(A_MOMENT, device)
+        with pytest.raises(RuntimeError), awake.answering():
+            raise RuntimeError
+        await asyncio.sleep(2 * A_MOMENT)
+        assert told(device) == [ASLEEP, AWAKE, ASLEEP]
+
+    asyncio.run(ask())
+
+
+def test_the_kernel_is_let_go_with_the_last_who_could_tell_it(device: Path) -> None:
+    """An event loop may end before the timer, and its process live on."""
+
+    async def ask() -> None:
+        awake = Awake(60.0, device)
+        with awake.answering():
+            assert is_held(device)
+
+    asyncio.run(ask())
+    gc.collect()
+    assert not is_held(device)
+
+
+def is_held(device: Path) -> bool:
+    """By this process. The descriptor that lists them is gone when it is looked at."""
+    return any(each.exists() and each.readlink() == device for each in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize(("place", "why"), [("nowhere", "No such file"), ("/dev/full", "No space left")])
+def test_who_may_not_keep_them_awake_is_told_so(tmp_path: Path, place: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"awake is 5, but .*{place} cannot be written to: {why}.*leave awake out"):
+        Awake(5.0, tmp_path / place)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key", "status", "wakes"),
+    [
+        ("POST", "/v1/chat/completions", "k", 503, True),
+        ("POST", "/v1/completions", "k", 503, True),
+        ("POST", "/v1/completions/", "k", 503, True),
+        ("POST", "/v1/completions", "other", 401, False),
+        ("GET", "/v1/completions", "k", 405, False),
+        ("POST", "/tokenize", "k", 503, False),
+        ("GET", "/health", "", 200, False),
+        ("GET", "/nowhere", "k", 404, False),
+    ],
+)
+def test_a_server_wakes_them_for_answers_alone(
+    method: str,
+    path: str,
+    key: str,
+    status: int,
+    wakes: bool,
+    model: Path,
+    device: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its engine never was there: what is asked comes as far as that. Who may not ask wakes nobody."""
+    monkeypatch.setattr(assembly, "Awake", partial(Awake, device=device))
+    start = start_of({"model": str(model), "drafter": "none", "device": "cpu"})
+    _, app = assembly.assemble(start, ServerConfig(served_name="tiny", api_key=("k",), awake=60.0))
+
+    async def ask() -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            said = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {"prompt": "x"}
+            body = {"model": "tiny"} | said
+            headers = {"Authorization": f"Bearer {key}"}
+            return int((await client.request(method, path, headers=headers, json=body)).status_code)
+
+    assert asyncio.run(ask()) == status
+    assert told(device) == ([ASLEEP, AWAKE] if wakes else [ASLEEP])
+
+
+def test_a_server_that_was_not_told_to_leaves_them_alone(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(seconds: float) -> Awake:
+        raise AssertionError("nobody asked for it")
+
+    monkeypatch.setattr(assembly, "Awake", refuse)
+    assembly.assemble(start_of({"model": str(model), "drafter": "none", "device": "cpu"}), ServerConfig())
 
 
 @pytest.mark.skipif(not os.access(DEVICE, os.R_OK | os.W_OK), reason=f"{DEVICE} cannot be written")
@@ -75,9 +169,8 @@ def test_the_kernel_does_as_it_is_told() -> None:
         before = allowed()
         awake = Awake(A_MOMENT)
         assert allowed() == before, "nothing is asked yet"
-        awake.begin()
-        assert allowed() == AWAKE
-        awake.end()
+        with awake.answering():
+            assert allowed() == AWAKE
         await asyncio.sleep(2 * A_MOMENT)
         assert allowed() == before
 

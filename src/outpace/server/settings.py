@@ -59,8 +59,8 @@ class ServerConfig:
     """Bytes of the largest request body; a larger one gets a 413."""
     awake: float = 0.0
     """Keeps this machine's cores from sleeping while requests are answered and so many seconds longer; 0 lets them.
-    First tokens come some tenths of a millisecond sooner, and idle cores take more power. On Linux, for users who may
-    write to /dev/cpu_dma_latency, as root may."""
+    First tokens come sooner, by some tenths of a millisecond where it was measured, and idle cores take more power. On
+    Linux, for users who may write to /dev/cpu_dma_latency, as root may."""
     log_interval: float = 10.0
     """Seconds between log lines about speed; none is written while nothing runs."""
     start_timeout: float = 600.0

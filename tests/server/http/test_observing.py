@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -64,38 +63,3 @@ def test_everything_else_has_one_line(path: str, status: int, monkeypatch: pytes
     (line,) = lines
     assert (line["event"], line["method"], line["path"], line["status"]) == ("request", "GET", path, status)
     assert told == [(path if path in ANSWERED else "other", status)]
-
-
-class Minding:
-    """Cores, of which it is only noted when they are to be awake."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def begin(self) -> None:
-        self.told.append("begin")
-
-    def end(self) -> None:
-        self.told.append("end")
-
-
-@pytest.mark.parametrize("path", [*ANSWERED, *QUIET, "/v1/models", "/nowhere"])
-@pytest.mark.parametrize("fails", [False, True])
-def test_cores_are_awake_while_answers_are_made(path: str, fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    minding: Any = Minding()
-    monkeypatch.setattr(observing, "tell", lambda event, facts: None)
-
-    async def answer(*_: Any) -> None:
-        minding.told.append("answer")
-        if fails:
-            raise RuntimeError
-
-    async def unused(*_: Any) -> Any:
-        raise AssertionError("nothing is read or sent")
-
-    counting: Any = Counting()
-    observed = Observing(answer, counting, Recent(), frozenset(ANSWERED), minding)
-    scope: Scope = {"type": "http", "method": "POST", "path": path, "headers": []}
-    with suppress(RuntimeError):
-        asyncio.run(observed(scope, unused, unused))
-    assert minding.told == (["begin", "answer", "end"] if path in ANSWERED else ["answer"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -17,7 +18,7 @@ from outpace.server.awake import Awake
 from outpace.server.http import api_errors
 from outpace.server.http.bodies import BoundedRoute
 from outpace.server.http.guard import Guard
-from outpace.server.http.observing import Observing
+from outpace.server.http.observing import ANSWERED, Observing
 
 PATHS = frozenset(
     {
@@ -52,12 +53,15 @@ def make_app(
     app.include_router(routes)
     api_errors.install(app, PATHS)
     openapi.install(app, wants_key=bool(keys))
-    guarded: ASGIApp = Guard(_with_heads(_straight(app, routes.routes)), keys, max_body_bytes)
+    answering = _with_heads(_straight(app, routes.routes))
+    if awake is not None:  # inside of the guard: what is refused wakes nobody
+        answering = _kept_awake(answering, awake)
+    guarded: ASGIApp = Guard(answering, keys, max_body_bytes)
     if origins:  # around the guard: a browser's question whether it may ask comes without a key
         guarded = CORSMiddleware(
             guarded, origins, allow_methods=("GET", "POST"), allow_headers=("*",), expose_headers=EXPOSED
         )
-    return _without_slashes(Observing(guarded, backend.metrics, backend.recent, PATHS, awake))
+    return _without_slashes(Observing(guarded, backend.metrics, backend.recent, PATHS))
 
 
 def _straight(app: ASGIApp, routes: Sequence[BaseRoute]) -> ASGIApp:
@@ -76,6 +80,17 @@ def _with_heads(app: ASGIApp) -> ASGIApp:
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+
+    return called
+
+
+def _kept_awake(app: ASGIApp, awake: Awake) -> ASGIApp:
+    """Requests for answers find the machine's cores awake."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        answers = scope.get("path") in ANSWERED and scope.get("method") == "POST"
+        with awake.answering() if answers else nullcontext():
+            await app(scope, receive, send)
 
     return called
 

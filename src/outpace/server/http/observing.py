@@ -10,7 +10,6 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outpace.server.awake import Awake
 from outpace.server.monitoring.logs import tell
 from outpace.server.monitoring.metrics import Metrics
 from outpace.server.monitoring.recent import Recent
@@ -63,24 +62,20 @@ class Observing:
         metrics: told of every request.
         recent: told of those for answers.
         routes: paths that are counted by their name; all others are counted as one.
-        awake: told when requests for answers begin and end; None where nothing is kept awake.
     """
 
-    def __init__(
-        self, app: ASGIApp, metrics: Metrics, recent: Recent, routes: frozenset[str], awake: Awake | None = None
-    ) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, recent: Recent, routes: frozenset[str]) -> None:
         self._app = app
         self._metrics = metrics
         self._recent = recent
         self._routes = routes
-        self._awake = awake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         facts = scope[KEY] = Facts(_request_id(scope))
-        status, awake = 0, self._awake if scope["path"] in ANSWERED else None
+        status = 0
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -89,16 +84,12 @@ class Observing:
                 message["headers"] = [*message.get("headers", ()), (ID_HEADER, facts["request_id"].encode())]
             await send(message)
 
-        if awake is not None:
-            awake.begin()
         try:
             await self._app(scope, receive, send_with_id)
         except asyncio.CancelledError:  # what uvicorn does to those that are left when the server ends
             facts["error"] = "the server was shut down"
             raise
         finally:
-            if awake is not None:
-                awake.end()
             self._note(scope, facts, status)
 
     def _note(self, scope: Scope, facts: Facts, status: int) -> None:
