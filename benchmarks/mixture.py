@@ -67,7 +67,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--draft-ms", type=float, default=0.3, metavar="X", help="one draft, there (default 0.3)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto (default auto)")
     parser.add_argument("--dtype", default="auto", help="16 bits: bfloat16, float16 or auto (default auto)")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    for name, least in (("layers", 2), ("context", 1), ("rounds", 1), ("count", 1), ("expert_reuse", 0)):
+        if (value := getattr(args, name)) < least:
+            parser.error(f"--{name.replace('_', '-')} is {value}; it must be at least {least}")
+    for name in ("k", "experts_of", "prefill"):
+        if (values := getattr(args, name)) and min(values) < 1:
+            parser.error(f"--{name.replace('_', '-')} holds {min(values)}; it must hold numbers from 1 on")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -54,8 +54,9 @@ def _starts(argv: Sequence[str] | None) -> list[tuple[str, Any]]:
             done = subprocess.run(
                 flags, env=os.environ | {"TRITON_CACHE_DIR": cache}, stdout=subprocess.PIPE, text=True, check=False
             )
-            if done.returncode:
-                sys.exit(done.returncode)  # it said why
+            if done.returncode == bench_line.WRONG:
+                sys.exit(bench_line.WRONG)  # it said what
+            done.check_returncode()
             line = json.loads(done.stdout)
             found.append((name, {key: line[key] for key in ("ready_s", "first_answer_s", "graphs", "calibration")}))
     return found

@@ -72,8 +72,8 @@ ENGINE, SERVER, NOTHING = "engine", "server", "no_server"
 WARM_UP = 2
 PAUSE_S = 0.001
 """Between chats in a row, as clients and networks take: without it a server is still at the end of the last one."""
-AWAKE_S = 10
-"""Longer than the other ways take."""
+AWAKE_S = 86_400
+"""For as long as the other ways take, too; the server ends with the script."""
 AT_ONCE = """
 import socket
 listener = socket.create_server(("127.0.0.1", 0))

@@ -292,14 +292,18 @@ def test_help_shows_how_to_run_it(name: str, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        *(
-            (f"{name} --device nowhere", "device is 'nowhere'")
-            for name in ("step", "mixture", "prefill", "ready --once")
-        ),
+        ("step --device nowhere", "device is 'nowhere'"),
+        ("mixture --device nowhere", "device is 'nowhere'"),
+        ("prefill --device nowhere", "device is 'nowhere'"),
+        ("ready --once --device nowhere", "device is 'nowhere'"),
         ("accept_length --device nowhere", "device is 'nowhere'"),
         ("products --shape tiny --device cpu", "the kernels need a GPU"),
         ("products --tile 3x3", "--tile '3x3' is not like"),
         ("mixture --device cpu", "--shape kimi-k2.5-tp8 needs a GPU, and the device is cpu"),
+        ("mixture --layers 1", "error: --layers is 1; it must be at least 2"),
+        ("mixture --context -5", "error: --context is -5; it must be at least 1"),
+        ("mixture --rounds 0", "error: --rounds is 0; it must be at least 1"),
+        ("mixture --k 0,2", "error: --k holds 0; it must hold numbers from 1 on"),
     ],
 )
 def test_what_is_wrong_is_a_sentence(

@@ -69,8 +69,9 @@ def test_a_line_is_a_rank(tmp_path: Path) -> None:
     assert isinstance(source.result, Rank)
     (lead,) = leads([source])
     assert lead.sentences == (
-        "On one rank of kimi-k2.5-tp8 a verify of 3 tokens takes 1.30 plain steps, where bytes say 1.50. With all "
-        "ranks, and 15 µs for a sum over them, 2 drafts would pay above 1.42 tokens a cycle, by arithmetic.",
+        "On one rank of kimi-k2.5-tp8 a verify of 3 tokens takes 1.30 plain steps, where the bytes that it "
+        "reads would take 1.50. With all ranks, and 15 µs for a sum over them, 2 drafts would pay above 1.42 tokens a "
+        "cycle, by arithmetic.",
     )
 
 
@@ -116,7 +117,19 @@ def test_shared_experts_are_said_to_be_lossy(tmp_path: Path) -> None:
     assert "Lossy: 4 experts of a drafted token" in reported(tmp_path, settings=LINE["settings"] | {"expert_reuse": 4})
 
 
-@pytest.mark.parametrize("broken", [{"cells": [{"k": 0}]}, {"parts": {"x": {}}}, {"layers": 3}, {"rates": None}])
+def test_the_plain_step_is_the_one_without_drafts(tmp_path: Path) -> None:
+    """Wherever it stands, and taken apart or not; one that read nothing is beside nothing."""
+    plain, verify = LINE["cells"]
+    told = "takes 1.30 plain steps, where the bytes that it reads would take 1.50."
+    assert told in reported(tmp_path, cells=[verify, plain])
+    assert told in reported(tmp_path, parts={"2": LINE["parts"]["2"]})
+    assert told not in reported(tmp_path, cells=[verify])
+    assert "plain steps" not in reported(tmp_path, cells=[plain | {"limit_ms": 0.0}, verify])
+
+
+@pytest.mark.parametrize(
+    "broken", [{"benchmark": "other"}, {"cells": [{"k": 0}]}, {"parts": {"x": {}}}, {"layers": 3}, {"rates": None}]
+)
 def test_a_broken_line_is_named(tmp_path: Path, broken: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"mixture.json is a broken result: .*; measure again"):
         reported(tmp_path, **broken)

@@ -77,7 +77,7 @@ def _print(args: argparse.Namespace, subject: Subject, verdict: Verdict) -> None
     if not args.json:
         print(summary(verdict))
         if verdict.left_out:
-            print(f"left out for want of time, of which --time-limit gives more: {'; '.join(verdict.left_out)}")
+            print(f"left out for want of time: {'; '.join(verdict.left_out)}; raise --time-limit")
         if args.out is not None:
             print(f"written to {args.out}: outpace serve {args.model} --config {args.out}")
         return

@@ -18,7 +18,7 @@ def inside(rank: Rank) -> list[Markup]:
     names = dict.fromkeys(name for parts in rank.parts.values() for name, part in parts.items() if part.stacks)
     colours = {name: f"part{min(place, NUM_COLOURS - 1)}" for place, name in enumerate(names)}
     reuse = rank.settings.expert_reuse
-    lossy = f" Lossy: {count_of(reuse, 'expert')} of a drafted token are taken from open ones." if reuse else ""
+    lossy = f" Lossy: {count_of(reuse, 'expert')} of a drafted token are such that others read anyway." if reuse else ""
     return [
         tag(
             "p",
@@ -71,23 +71,21 @@ def inside(rank: Rank) -> list[Markup]:
 
 def sentence(rank: Rank) -> str | None:
     """The longest verify that was taken apart, beside what bytes say, and what drafts would have to bring."""
-    first, last = rank.taken_apart[:1], rank.taken_apart[-1:]
-    if not last or last == first or last[0].timed is None:
+    plain = next((forward for forward in rank.cells if forward.k == 0 and forward.limit_ms > 0), None)
+    verify = max((forward for forward in rank.taken_apart if forward.k), key=lambda forward: forward.k, default=None)
+    if plain is None or verify is None or verify.timed is None:
         return None
-    k, took, least = last[0].k, last[0].timed.over_plain.median, last[0].limit_ms / first[0].limit_ms
-    rows = sorted((row for row in rank.extrapolation.rows if row.k == k), key=lambda row: row.sum_us)
-    middle = rows[len(rows) // 2] if rows else None
-    pays = (
-        ""
-        if middle is None
-        else (
-            f" With all ranks, and {middle.sum_us:g} µs for a sum over them, {count_of(k, 'draft')} would pay above "
-            f"{middle.break_even_accept_length:.2f} tokens a cycle, by arithmetic."
+    rows = sorted((row for row in rank.extrapolation.rows if row.k == verify.k), key=lambda row: row.sum_us)
+    pays = ""
+    if rows:
+        middle = rows[len(rows) // 2]
+        pays = (
+            f" With all ranks, and {middle.sum_us:g} µs for a sum over them, {count_of(verify.k, 'draft')} would pay "
+            f"above {middle.break_even_accept_length:.2f} tokens a cycle, by arithmetic."
         )
-    )
     return (
-        f"On one rank of {rank.settings.shape} a verify of {k + 1} tokens takes {took:.2f} plain steps, where bytes "
-        f"say {least:.2f}.{pays}"
+        f"On one rank of {rank.settings.shape} a {verify.name} tokens takes {verify.timed.over_plain.median:.2f} plain "
+        f"steps, where the bytes that it reads would take {verify.limit_ms / plain.limit_ms:.2f}.{pays}"
     )
 
 

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """With its 95% interval, where there are values enough for one."""
-
-    median: float
-    low: float | None
-    high: float | None
+from outpace.lab.profile.record import Paired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +19,7 @@ class Timed:
 
     ms: Median
     fraction_of_limit: float
-    over_plain: Ratio
+    over_plain: Paired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +99,7 @@ class Layers:
 class Rank:
     """The line."""
 
+    benchmark: Literal["mixture"]
     settings: Settings
     rates: dict[str, float]
     layers: Layers
