@@ -1,9 +1,10 @@
 """Results of scripts/measure as tables: docs/measured.md.
 
-    python scripts/tables.py results > docs/measured.md
+    python scripts/tables.py results docs/measured.md
 
-Reads the JSON lines in a folder; what was not measured is left out. Each table names its commands and the commits. What
-was measured with other flags than its command has is refused.
+Reads the JSON lines in a folder; what was not measured is left out, and said on stderr. Each table names its commands
+and the commits. What is broken, or was measured with other flags than its command has, is refused, and the page stays
+as it was.
 """
 
 from __future__ import annotations
@@ -17,62 +18,70 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from outpace.wording import count_of
+
 Line = dict[str, Any]
 Row = tuple[str, str, str]
 """What, how much, and what the aim is."""
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = dict(
-    line.split(maxsplit=1)
-    for line in subprocess.run(
-        [ROOT / "scripts" / "measure", "--list"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-)
-"""Of scripts/measure, by the names of their results."""
 HEAD = """# What was measured
 
 One GPU, random weights and simulated acceptance unless a real model is named; medians, with 95% intervals where there
 are any. *Limit* is the larger of two times: the bytes that must be read at the rate of a large copy, and the operations
 at that of a large product, both measured in the same run. *Aim* is what this project set itself for an H200.
-`scripts/measure results` (GPU) takes all of this anew, and `python scripts/tables.py results > docs/measured.md` writes
+`scripts/measure results` (GPU) takes all of this anew, and `python scripts/tables.py results docs/measured.md` writes
 this page.
 """
 
 
-class Mismatch(Exception):
-    """A line is not what its name says."""
+class Refused(Exception):
+    """A folder or a file holds no results."""
+
+
+def commands() -> dict[str, str]:
+    """Of scripts/measure, by the names of their results."""
+    listed = subprocess.run([ROOT / "scripts" / "measure", "--list"], capture_output=True, text=True, check=True).stdout
+    return dict(line.split(maxsplit=1) for line in listed.splitlines())
 
 
 def main(folder: Path) -> str:
     """The page.
 
     Raises:
-        Mismatch: a file holds something else than what its command prints.
-        OSError: it cannot be read.
+        Refused: there is nothing, or something else than what the commands print.
     """
-    lines = {name: _line(folder / f"{name}.json", command) for name, command in COMMANDS.items()}
+    by_name = commands()
+    lines = {name: line for name, command in by_name.items() if (line := _line(folder / f"{name}.json", command))}
+    if not lines:
+        raise Refused(f"{folder} holds no results of scripts/measure")
+    if left_out := [name for name in by_name if name not in lines]:
+        print(f"not measured, and left out: {', '.join(left_out)}", file=sys.stderr)
     parts = [HEAD]
     for title, names, make in SECTIONS:
-        found = [line for name in names if (line := lines[name]) is not None]
-        if found:
-            used = ", ".join(f"`{COMMANDS[name]}` (GPU)" for name in names if lines[name] is not None)
+        if there := [name for name in names if name in lines]:
+            found, used = [lines[name] for name in there], ", ".join(f"`{by_name[name]}` (GPU)" for name in there)
             parts.append("\n".join([f"## {title}", *make(found), "", f"By {used}; {_where(found)}.", ""]))
     return "\n".join(parts)
 
 
 def _line(path: Path, command: str) -> Line | None:
-    """What a command printed; None if it was not run, or printed nothing."""
+    """What a command printed; None if it was not run, or failed."""
     if not path.exists() or not path.stat().st_size:
         return None
-    line: Line = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        line: Line = json.loads(path.read_text(encoding="utf-8"))
+        told, benchmark = line["settings"], line["benchmark"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(f"{path} is no line of a benchmark: {type(error).__name__}: {error}") from error
     _, script, *flags = shlex.split(command)
     parse = runpy.run_path(str(ROOT / script))["parse"]
-    unless_told, told = (json.loads(json.dumps(vars(parse(given)), default=str)) for given in ([], flags))
-    settings = unless_told | line["settings"]  # a flag that there was not yet is as if it had not been given
-    other = [name for name in settings if settings[name] != told.get(name)]
-    if line["benchmark"] != Path(script).stem or other:
+    unless_told, asked = (json.loads(json.dumps(vars(parse(given)), default=str)) for given in ([], flags))
+    settings = unless_told | told  # a flag that there was not yet is as if it had not been given
+    other = [name for name in settings if settings[name] != asked.get(name)]
+    if benchmark != Path(script).stem or other:
         given = ", ".join(f"{name} {settings[name]}" for name in other)
-        raise Mismatch(f"{path} is not what `{command}` prints: it is of {line['benchmark']}, {given}")
+        raise Refused(f"{path} is not what `{command}` prints: it is of {benchmark}, {given}")
     return line
 
 
@@ -132,12 +141,11 @@ def cycles(lines: Sequence[Line]) -> list[str]:
             what = "plain step" if k == 0 else f"cycle of {k} drafts"
             aim = [f"≤ {CYCLES[batch, k]} ms"] if (batch, k) in CYCLES else []
             aim += [f"≥ {SHARES[batch]:.0%}"] if k == 0 and batch in SHARES else []
-            idle = cell.get("idle")
-            between = (
-                "" if idle is None or k == 0 or batch > 1 else f"; idle between {idle['between_cycles']:.1%} (≤ 2%)"
-            )
-            took = f"{cell['cycle_ms']['median']:.3f} ms; {cell['fraction_of_limit']:.1%}{between}"
-            rows.append((f"batch {batch}, context {context:,}{rest}: {what}; share of its limit", took, " ".join(aim)))
+            where = f"{_shape(line)}, batch {batch}, context {context:,}{rest}: {what}"
+            took = f"{cell['cycle_ms']['median']:.3f} ms; {cell['fraction_of_limit']:.1%}"
+            rows.append((f"{where}; share of its limit", took, " ".join(aim)))
+            if k and batch == 1 and (idle := cell.get("idle")) is not None:
+                rows.append((f"{where}: the device idles before the next", f"{idle['between_cycles']:.1%}", "≤ 2%"))
     return _table(rows)
 
 
@@ -162,11 +170,11 @@ def never_slower(lines: Sequence[Line]) -> list[str]:
                 "" if cell is None else f"{cell[field]['median']:.3f} ({cell[field]['low']:.3f})" for cell in found
             ]
             said.append(f"| {acceptance} | {' | '.join(shown)} |")
-    passed = sum(cell["passes"] for cell in cells)
+    passed, shapes = sum(cell["passes"] for cell in cells), ", ".join(dict.fromkeys(map(_shape, lines)))
     return [
-        "Medians, and lower ends of 95% intervals in brackets, by requests at a time × tokens of context. The aim is a",
-        "median of 0.97 and a lower end of 0.95 against an engine without a drafter, and a median of 0.95 against the",
-        f"best fixed k: {passed} of {len(cells)} cells reach it.",
+        f"{shapes}: medians, and lower ends of 95% intervals in brackets, by requests at a time × tokens of context.",
+        "The aim is a median of 0.97 and a lower end of 0.95 against an engine without a drafter, and a median of 0.95",
+        f"against the best fixed k: {passed} of {len(cells)} cells reach it.",
         *said,
     ]
 
@@ -193,7 +201,7 @@ def starts(lines: Sequence[Line]) -> list[str]:
                 aim = "≤ 20 s" if name == "nothing_compiled" else ""
                 rows.append(
                     (
-                        f"ready after weights are in memory, {name.replace('_', ' ')}",
+                        f"{_shape(line)}: ready after weights are in memory, {name.replace('_', ' ')}",
                         f"{line[name]['ready_s']:.1f} s",
                         aim,
                     )
@@ -201,7 +209,8 @@ def starts(lines: Sequence[Line]) -> list[str]:
         for prompt in line.get("prompts", ()) if line["benchmark"] == "prefill" else ():
             took = f"{prompt['first_token_ms']['plain']['median']:.1f} ms; {prompt['fraction_of_limit']:.1%}"
             aim = "≥ 60%" if prompt["tokens"] >= 8192 else ""
-            rows.append((f"a prompt of {prompt['tokens']:,} tokens to its first token; share of its limit", took, aim))
+            what = f"{_shape(line)}: a prompt of {prompt['tokens']:,} tokens to its first token; share of its limit"
+            rows.append((what, took, aim))
     return _table(rows)
 
 
@@ -216,6 +225,34 @@ def servers(lines: Sequence[Line]) -> list[str]:
             (f"{where}{how}: added to a first token", f"{_ratio(line['first_token_ms']['added'], 2)} ms", "≤ 1 ms")
         )
         rows.append((f"{where}{how}: throughput ÷ the engine's", _ratio(line["server_over_engine"]), "≥ 0.98"))
+    return _table(rows)
+
+
+def products(lines: Sequence[Line]) -> list[str]:
+    """Single products beside cuBLAS's."""
+    rows: list[Row] = []
+    for line in lines:
+        for cell in line["cells"]:
+            what = f"{_shape(line)}, {cell['product']}, {count_of(cell['rows'], 'row')}"
+            ours, cublas = cell["times"].get("ours"), cell["times"]["cublas"]
+            took = f"{cublas['us']['median']:.1f} µs; {cublas['fraction_of_limit']:.1%}"
+            if ours is None:
+                rows.append((f"{what}: cuBLAS, which is taken; share of its limit", took, ""))
+                continue
+            own = f"{ours['us']['median']:.1f} µs; {ours['fraction_of_limit']:.1%}"
+            rows.append((f"{what}: ours; share of its limit", own, ""))
+            rows.append((f"{what}: cuBLAS; share of its limit", took, ""))
+    return _table(rows)
+
+
+def prefilled(lines: Sequence[Line]) -> list[str]:
+    """A layer's experts of a whole prompt."""
+    rows: list[Row] = []
+    for line in lines:
+        for found in line["prefill"]:
+            what = f"{_shape(line)}: experts of {found['tokens']:,} tokens, pairs of a tile {found['pairs_of_a_tile']}"
+            took = f"{found['us_a_layer']:,.0f} µs; {found['fraction_of_limit']:.1%}"
+            rows.append((f"{what}; a layer, share of its limit", took, ""))
     return _table(rows)
 
 
@@ -240,18 +277,21 @@ def ranks(lines: Sequence[Line]) -> list[str]:
 
 SECTIONS: tuple[tuple[str, tuple[str, ...], Callable[[Sequence[Line]], list[str]]], ...] = (
     ("Steps and verifies", ("step", "step-long", "step-1b"), steps),
+    ("Single products", ("products",), products),
     ("Whole cycles", ("cycle", "cycle-many", "cycle-rested"), cycles),
     ("Never slower", ("never-slower-1", "never-slower-16", "never-slower-64"), never_slower),
     ("Whole answers", ("end-to-end", "end-to-end-real"), answers),
     ("Starting, and prompts", ("ready", "prefill"), starts),
     ("The server", ("server-cost", "server-cost-k3", "server-cost-row", "server-cost-awake"), servers),
     ("A rank of a mixture of experts", ("mixture", "mixture-fp8"), ranks),
+    ("The experts of a prompt", ("mixture-prefill",), prefilled),
 )
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3:
         sys.exit(__doc__)
     try:
-        print(main(Path(sys.argv[1])), end="")
-    except (Mismatch, OSError) as error:
+        page = main(Path(sys.argv[1]))
+        Path(sys.argv[2]).write_text(page, encoding="utf-8")
+    except (Refused, OSError) as error:
         sys.exit(f"tables.py: {error}")

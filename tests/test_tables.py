@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "tables.py"
 TABLES = runpy.run_path(str(SCRIPT))
-COMMANDS: dict[str, str] = TABLES["COMMANDS"]
+COMMANDS: dict[str, str] = TABLES["commands"]()
 
 
 def spread(median: float, width: float = 0.01) -> dict[str, float]:
@@ -37,10 +37,22 @@ def chosen(batch: int, acceptance: str, plain: float, passes: bool) -> dict[str,
     return {"batch": batch, "context": 512, "acceptance": acceptance, "passes": passes} | ratios
 
 
+OURS, CUBLAS = ({"us": spread(us), "fraction_of_limit": share} for us, share in ((14.0, 0.84), (16.0, 0.74)))
 GRAPH = {"ms": spread(5.25), "fraction_of_limit": 0.41, "over_plain": spread(1.142)}
 FACTS: dict[str, dict[str, Any]] = {
     "step": {"cells": [cell(1, 0, 4.05, 1.0), cell(1, 7, 4.2, 1.042)]},
     "step-1b": {"cells": [cell(1, 0, 0.88, 1.0), cell(1, 7, 0.95, 1.085)]},
+    "products": {
+        "cells": [
+            {"product": "qkv", "rows": 1, "times": {"ours": OURS, "cublas": CUBLAS}},
+            {"product": "qkv", "rows": 96, "times": {"cublas": CUBLAS}},
+        ]
+    },
+    "mixture-prefill": {
+        "prefill": [
+            {"tokens": 2048, "pairs_of_a_tile": "as it comes", "us_a_layer": 1179.0, "fraction_of_limit": 0.248}
+        ]
+    },
     "cycle": {"cells": [cell(1, 3, 4.79, 1.0), cell(8, 0, 4.38, 1.0)]},
     "cycle-rested": {"cells": [cell(128, 0, 8.9, 1.0)]},
     "never-slower-1": {"cells": [chosen(1, "0", 0.998, True), chosen(1, "0.95", 4.979, True)]},
@@ -82,24 +94,29 @@ def written(folder: Path, name: str, line: dict[str, Any]) -> None:
 def test_every_kind_of_line_has_its_rows(tmp_path: Path) -> None:
     for name in FACTS:
         written(tmp_path, name, line_of(name))
-    (tmp_path / "products.json").write_text("")
+    (tmp_path / "step-long.json").write_text("")
     page: str = TABLES["main"](tmp_path)
     for row in (
         "| llama-8b, batch 1, context 1,024: plain step; share of its limit | 4.050 ms; 87.4% |  |",
         "| llama-8b, batch 1, context 1,024: verify of 8 ÷ plain step | 1.042 (1.032 … 1.052) | ≤ 1.05 |",
         "| llama-1b, batch 1, context 1,024: plain step; share of its limit | 0.880 ms; 87.4% | ≥ 65% |",
         "| llama-1b, batch 1, context 1,024: verify of 8 ÷ plain step | 1.085 (1.075 … 1.095) |  |",
-        "| batch 1, context 1,024: cycle of 3 drafts; share of its limit | 4.790 ms; 87.4%; idle between 0.4% (≤ 2%) "
-        "| ≤ 5.2 ms |",
-        "| batch 128, context 1,024 after a rest: plain step; share of its limit | 8.900 ms; 87.4% | ≥ 85% |",
+        "| llama-8b, batch 1, context 1,024: cycle of 3 drafts; share of its limit | 4.790 ms; 87.4% | ≤ 5.2 ms |",
+        "| llama-8b, batch 1, context 1,024: cycle of 3 drafts: the device idles before the next | 0.4% | ≤ 2% |",
+        "| llama-8b, batch 128, context 1,024 after a rest: plain step; share of its limit | 8.900 ms; 87.4% | ≥ 85% |",
+        "| llama-8b, qkv, 1 row: ours; share of its limit | 14.0 µs; 84.0% |  |",
+        "| llama-8b, qkv, 1 row: cuBLAS; share of its limit | 16.0 µs; 74.0% |  |",
+        "| llama-8b, qkv, 96 rows: cuBLAS, which is taken; share of its limit | 16.0 µs; 74.0% |  |",
+        "| kimi-k2.5-tp8: experts of 2,048 tokens, pairs of a tile as it comes; a layer, share of its limit "
+        "| 1,179 µs; 24.8% |  |",
         "| k chosen by the engine ÷ an engine without a drafter; acceptance | 1 × 512 | 64 × 512 |",
         "| 0 | 0.998 (0.988) | 0.962 (0.952) |",
         "| 0.95 | 4.979 (4.969) |  |",
         "| 0.9 and 0.1 in one batch |  | 1.340 (1.330) |",
         "| smollm2, batch 1: plain → with drafts | 1,432 → 2,977 tok/s; 2.08 (2.07 … 2.09) at accept length 2.89, "
         "0.720 of it | ≥ 0.60 |",
-        "| ready after weights are in memory, nothing compiled | 15.7 s | ≤ 20 s |",
-        "| a prompt of 8,192 tokens to its first token; share of its limit | 239.7 ms; 69.0% | ≥ 60% |",
+        "| llama-8b: ready after weights are in memory, nothing compiled | 15.7 s | ≤ 20 s |",
+        "| llama-8b: a prompt of 8,192 tokens to its first token; share of its limit | 239.7 ms; 69.0% | ≥ 60% |",
         "| llama-8b, in a row, cores awake: added to a first token | 0.93 (0.92 … 0.94) ms | ≤ 1 ms |",
         "| kimi-k2.5-tp8, 61 layers: verify of 3 ÷ plain step | 1.142 (1.132 … 1.152) | ≤ 1.6 |",
         "| kimi-k2.5-tp8, 61 layers: experts of 8 tokens, 184 MB a layer: share of the copy rate | 71.0% | ≥ 70% |",
@@ -110,9 +127,17 @@ def test_every_kind_of_line_has_its_rows(tmp_path: Path) -> None:
     assert f"{by} 2.11.0, Triton 3.6.0; 0123456789ab of 2026-12-01.\n" in page
 
 
-def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
+def test_what_was_not_measured_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, "ready", line_of("ready"))
     assert re.findall("^## .*", TABLES["main"](tmp_path), re.M) == ["## Starting, and prompts"]
+    said = capsys.readouterr().err
+    left_out = said.removeprefix("not measured, and left out: ").strip().split(", ")
+    assert left_out == [name for name in COMMANDS if name != "ready"]
+
+
+def test_every_command_is_in_a_table() -> None:
+    shown = [name for _, names, _ in TABLES["SECTIONS"] for name in names]
+    assert sorted(shown) == sorted(COMMANDS)
 
 
 def test_flags_that_came_later_are_as_if_not_given(tmp_path: Path) -> None:
@@ -130,18 +155,31 @@ def test_flags_that_came_later_are_as_if_not_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "message"),
+    ("text", "message"),
     [
-        ("mixture", line_of("mixture", layers=6), "mixture.json is not what .*: it is of mixture, layers 6"),
-        ("step", line_of("cycle"), "step.json is not what .*: it is of cycle"),
+        (json.dumps(line_of("mixture", layers=6)), "step.json is not what .*: it is of mixture, .*layers 6"),
+        (json.dumps(line_of("cycle")), "step.json is not what .*: it is of cycle"),
+        (json.dumps(line_of("step", rounds=5)), "step.json is not what .*: it is of step, rounds 5"),
+        ('{"benchmark": "step", ', "step.json is no line of a benchmark: JSONDecodeError"),
+        ('{"benchmark": "step"}', "step.json is no line of a benchmark: KeyError: 'settings'"),
+        ("[]", "step.json is no line of a benchmark: TypeError"),
+        ("", "holds no results of scripts/measure"),
     ],
 )
-def test_what_its_command_does_not_print_is_refused(
-    tmp_path: Path, name: str, line: dict[str, Any], message: str
-) -> None:
-    written(tmp_path, name, line)
-    ran = subprocess.run([sys.executable, SCRIPT, tmp_path], capture_output=True, text=True)
-    assert ran.returncode == 1 and re.search(message, ran.stderr) and not ran.stdout
+def test_what_is_refused_leaves_the_page_as_it_was(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "step.json").write_text(text)
+    page = tmp_path / "measured.md"
+    page.write_text("as it was")
+    ran = subprocess.run([sys.executable, SCRIPT, tmp_path, page], capture_output=True, text=True)
+    assert ran.returncode == 1 and re.search(message, ran.stderr) and page.read_text() == "as it was"
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_the_page_is_written(tmp_path: Path) -> None:
+    written(tmp_path, "step", line_of("step"))
+    page = tmp_path / "measured.md"
+    subprocess.run([sys.executable, SCRIPT, tmp_path, page], check=True, capture_output=True)
+    assert page.read_text(encoding="utf-8") == TABLES["main"](tmp_path)
 
 
 def test_the_page_is_of_commands_that_there_are() -> None:
