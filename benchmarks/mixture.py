@@ -34,7 +34,7 @@ from outpace.kernels.kv import slots_of
 from outpace.kernels.reuse import Reuse
 from outpace.lab.limits.rates import Rates, measure_rates
 from outpace.lab.shapes.drawn import Drawn
-from outpace.lab.shapes.mixture_parts import experts_of, experts_of_many, parts_of, time_by_kernel
+from outpace.lab.shapes.mixture_parts import Part, experts_of, experts_of_many, parts_of, time_by_kernel
 from outpace.lab.shapes.ranks import RANKS
 from outpace.lab.timing import bench_line
 from outpace.lab.timing.decoding import noise_pair
@@ -191,9 +191,14 @@ def _cell(
 
 
 def _experts(drawn: Drawn, num_tokens: int, args: argparse.Namespace, copy_bytes_s: float) -> dict[str, Any]:
-    """The experts of all layers one after another, grouping included: bytes of those touched over the time."""
-    device = drawn.experts_LTC.device
-    timed = Timed(experts_of(drawn, num_tokens).run, device, graph=device.type == "cuda", between=drawn.draw)
+    """The experts of all layers one after another: bytes of those touched over the time."""
+    device, part = drawn.experts_LTC.device, experts_of(drawn, num_tokens)
+
+    def draw() -> None:
+        drawn.draw()
+        part.prepare()
+
+    timed = Timed(part.run, device, graph=device.type == "cuda", between=draw)
     seconds, counts = [], []
     for _ in range(args.rounds * args.count):
         seconds.append(timed.once())
@@ -244,7 +249,12 @@ def _parts(
     found: dict[str, Any] = {}
     left_ms = cell["graph" if graph else "eager"]["ms"]["median"]
     for name, part in parts_of(drawn, forward.attend, forward.num_tokens, forward.positions_BS).items():
-        timed = Timed(part.run, device, graph=graph, between=forward.draw)
+
+        def draw(part: Part = part) -> None:
+            forward.draw()
+            part.prepare()
+
+        timed = Timed(part.run, device, graph=graph, between=draw)
         ms = 1e3 * median(timed.once() for _ in range(args.rounds * args.count))
         touched = cell["experts_touched_a_layer"] * len(drawn.experts_LTC) if name == "experts" else 0.0
         num_bytes = part.num_bytes + touched * drawn.expert_bytes + (forward.kv_bytes if name == "attention" else 0)

@@ -132,33 +132,66 @@ class Mixture(nn.Module):
         return out_TH
 
     def _summands(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> Tensor:
-        """For few tokens on a GPU: [N, T, H] in float32."""
-        from outpace.kernels.gpu import mixture as gpu
+        """For few tokens on a GPU: [N, T, H] in float32.
+
+        To choose experts and to group their pairs takes a handful of programs each, that read next to nothing: they
+        are launched between the kernels of what all tokens go through, whose weights are fetched meanwhile.
+        """
+        logits, shared = self.scored(x_TH), self.shared
+        num = self.config.num_chosen + (shared is not None)
+        summands = torch.empty((num, *x_TH.shape), dtype=torch.float32, device=x_TH.device)
+        if shared is None:
+            self.chosen_TC, scores_TC = self.pick(logits, reuse)
+            groups = self.grouped(self.chosen_TC)
+        else:
+            product = shared.product(x_TH)
+            self.chosen_TC, scores_TC = self.pick(logits, reuse)
+            activated = shared.activated(product, x_TH)
+            groups = self.grouped(self.chosen_TC, ahead=activated is not product)
+            shared.into(summands[-1], activated)
+        self.routed_into(summands, x_TH, groups, scores_TC)
+        return summands
+
+    def grouped(self, experts_TC: Tensor, *, ahead: bool = False) -> Any:
+        """The `Groups` of few tokens' experts on a GPU, read `ahead` as `kernels.gpu.chain` has it."""
+        from outpace.kernels.gpu.mixture import groups_plain
+        from outpace.kernels.gpu.packed_mixture import groups_packed
+
+        if self.packed is None:
+            return groups_plain(experts_TC, self.config.num_experts, ahead=ahead)
+        return groups_packed(experts_TC, self.packed.gate_up, self.packed.down, ahead=ahead)
+
+    def routed_into(self, out_CTH: Tensor, x_TH: Tensor, groups: Any, scores_TC: Tensor) -> None:
+        """For few tokens on a GPU: writes the summands of their experts, in float32, in front of what `out` has room
+        for."""
+        from outpace.kernels.gpu.mixture import mixture
         from outpace.kernels.gpu.packed_mixture import mixture_packed
 
-        chosen = self.route(x_TH, reuse)
-        self.chosen_TC = chosen[0]
-        more = 0 if self.shared is None else 1
         if self.packed is None:
-            summands: Tensor = gpu.mixture(x_TH, *chosen, self.gate_up, self.down, num_more=more)
+            mixture(x_TH, groups, scores_TC, self.gate_up, self.down, out_CTH)
         else:
-            summands = mixture_packed(x_TH, *chosen, self.packed.gate_up, self.packed.down, num_more=more)
-        if self.shared is not None:
-            self.shared.into(summands[-1], x_TH)
-        return summands
+            mixture_packed(x_TH, groups, scores_TC, self.packed.gate_up, self.packed.down, out_CTH)
 
     def route(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
         """`choose` on a GPU, by kernels if they know the routing; experts are int32."""
-        if self.why_not_routed is not None:
-            experts_TC, scores_TC = self.choose(x_TH, reuse)
-            return experts_TC.int(), scores_TC
-        from outpace.kernels.gpu import linear, routing
+        return self.pick(self.scored(x_TH), reuse)
+
+    def scored(self, x_TH: Tensor) -> Tensor:
+        """The router's logits on a GPU, [T, E], or summands of them, [N, T, E]."""
+        from outpace.kernels.gpu import linear
 
         weight, wide = self.router.weight, self.config.routes_in_float32
-        if linear.fits(x_TH, weight):
-            logits = linear.multiply(x_TH, weight, self.router.bias, splits=wide, wide=wide)
-        else:
-            logits = self._logits(x_TH)
+        if self.why_not_routed is None and linear.fits(x_TH, weight):
+            return linear.multiply(x_TH, weight, self.router.bias, splits=wide, wide=wide)
+        return self._logits(x_TH)
+
+    def pick(self, logits: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
+        """Each token's experts, best first, int32 [T, C], and their scores, float32 [T, C], of `scored` logits."""
+        from outpace.kernels.gpu import routing
+
+        if self.why_not_routed is not None:
+            experts_TC, scores_TC = self._choose(logits, reuse)
+            return experts_TC.int(), scores_TC
         chosen: tuple[Tensor, Tensor] = routing.choose(logits, self._routing, self.correction_E, reuse=reuse)
         return chosen
 
@@ -197,8 +230,10 @@ class Mixture(nn.Module):
 
     def choose(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
         """Each token's experts, best first, int64 [T, C], and their scores, float32 [T, C]."""
+        return self._choose(self._logits(x_TH), reuse)
+
+    def _choose(self, logits_TE: Tensor, reuse: Reuse) -> tuple[Tensor, Tensor]:
         config = self.config
-        logits_TE = self._logits(x_TH)
         scores_TE = logits_TE.sigmoid() if config.scoring == "sigmoid" else logits_TE.softmax(-1)
         ranked_TE = scores_TE if self.correction_E is None else scores_TE + self.correction_E
         if config.num_groups > 1:

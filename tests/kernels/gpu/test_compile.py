@@ -167,7 +167,8 @@ for groups in (1, 8):
     )
 for counts in (0, 4):
     kinds = pointers(routing._group, "*i32")
-    compile(routing._group, kinds, COUNTS=counts, M=16, BLOCK_P=16, BLOCK_Q=512, BLOCK_E=512, PDL=True)
+    blocks = {"BLOCK_P": 16, "BLOCK_Q": 512, "BLOCK_E": 512}
+    compile(routing._group, kinds, COUNTS=counts, M=16, AHEAD=counts > 0, PDL=True, **blocks)
 ints = dict.fromkeys(("word_ptr", "scale_ptr", "zero_ptr", "expert_ptr", "pair_ptr", "count_ptr"), "*i32")
 packed = ((4, True, 16, False), (4, False, 64, True), (8, True, 64, False), (8, False, 16, False))
 for bits, gated, rows, zeros in packed:

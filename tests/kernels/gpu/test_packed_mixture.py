@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.gpu.test_attention import DEVICE, DTYPES
+from kernels.gpu.test_mixture import plain
 from kernels.test_fp8 import held as fp8
 from kernels.test_int4 import grouped
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 from outpace.kernels.fp8 import Fp8
-from outpace.kernels.gpu.mixture import mixture
-from outpace.kernels.gpu.packed_mixture import mixture_packed, splits_of
+from outpace.kernels.gpu.packed_mixture import groups_packed, mixture_packed, splits_of
 from outpace.kernels.gpu.routing import Routing, choose
 from outpace.kernels.int4 import Int4
 from outpace.kernels.packed import PackedWeight
@@ -36,6 +37,14 @@ def experts(number: int, outputs: int, inputs: int, *, group: int | None = 32, z
     return held
 
 
+def packed(x: Tensor, chosen: Tensor, scores: Tensor, gate_up: PackedWeight, down: PackedWeight) -> Tensor:
+    """[C, T, H], with a look at what lies behind."""
+    out = torch.full((scores.shape[1] + 1, *x.shape), 7.0, device=DEVICE)
+    mixture_packed(x, groups_packed(chosen, gate_up, down), scores, gate_up, down, out)
+    assert (out[-1] == 7.0).all()
+    return out[:-1]
+
+
 @pytest.mark.parametrize(
     ("num_tokens", "num_experts", "num_chosen", "hidden", "width", "group", "zeros"),
     [
@@ -54,8 +63,7 @@ def test_chosen_experts_are_summed(
     gate_up = experts(num_experts, 2 * width, hidden, group=group, zeros=zeros)
     down = experts(num_experts, hidden, width, group=32 if group and width % group else group, zeros=zeros)
     chosen, scores = choose(torch.randn(num_tokens, num_experts, device=DEVICE), Routing(num_chosen, True))
-    out = mixture_packed(x, chosen, scores, gate_up, down, num_more=1)
-    assert out.shape == (num_chosen + 1, num_tokens, hidden)
+    out = packed(x, chosen, scores, gate_up, down)
     whole, half = gate_up.unpacked(), down.unpacked()
     for token in range(num_tokens):
         for place, expert in enumerate(chosen[token].tolist()):
@@ -63,9 +71,9 @@ def test_chosen_experts_are_summed(
             expected = F.linear(F.silu(gate) * up, half[expert].double()) * scores[token, place].double()
             assert (out[place, token] - expected).norm() / expected.norm() < 1e-2
     if DEVICE.type == "cuda":  # the interpreter cuts what a GPU rounds
-        unpacked = mixture(x, chosen, scores, whole, half)
+        unpacked = plain(x, chosen, scores, whole, half)
         limit = 3e-3 if group else 6e-3  # INT4 weights are the unpacked ones; FP8's are not rounded to the model's type
-        assert (out[:num_chosen] - unpacked).norm() / unpacked.norm() < limit
+        assert (out - unpacked).norm() / unpacked.norm() < limit
 
 
 @pytest.mark.parametrize("group", [32, None])
@@ -74,8 +82,8 @@ def test_a_tokens_bits_do_not_depend_on_the_others(group: int | None) -> None:
     assert splits_of(64, 4) == 4
     x = torch.randn(9, 1024, dtype=HALF, device=DEVICE)
     chosen, scores = choose(torch.randn(9, 6, device=DEVICE), Routing(3, True))
-    whole = mixture_packed(x, chosen, scores, gate_up, down)
-    alone = mixture_packed(x[3:4], chosen[3:4].contiguous(), scores[3:4].contiguous(), gate_up, down)
+    whole = packed(x, chosen, scores, gate_up, down)
+    alone = packed(x[3:4], chosen[3:4].contiguous(), scores[3:4].contiguous(), gate_up, down)
     if DEVICE.type == "cuda":
         assert torch.equal(alone, whole[:, 3:4])
     assert torch.allclose(alone, whole[:, 3:4], atol=1e-4)

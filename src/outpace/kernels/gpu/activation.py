@@ -25,8 +25,8 @@ def silu_times(gate, up, kind: tl.constexpr):
 
 @triton.jit
 def _silu_mul(gate_up_ptr, out_ptr, width, num_elements, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    launch_next(PDL)
     wait(PDL)
+    launch_next(PDL)  # not before: who comes next may read ahead of its own wait
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = column < width

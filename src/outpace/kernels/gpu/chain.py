@@ -3,7 +3,8 @@
 A kernel that was launched so starts while those before it still run; when its `wait` returns all of them have ended,
 since each of them waited too: at least one program of it, for a launch ends with its last program. Before that it may
 read only what none of them writes: weights; and, directly behind a kernel that lets the next one start only after its
-own wait, as products and experts do, everything older than that kernel. Others let the next one start at once.
+own wait, as products, activations and experts do, everything older than that kernel. Others let the next one start at
+once. A kernel that may read `ahead` is told by its caller, who knows what is launched before it.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -1,6 +1,6 @@
 """A mixture of experts for few tokens: each chosen expert's weights are read once.
 
-Three launches behind `routing.choose`: who chose whom; gate, up and SiLU of every chosen pair; down, times the score.
+Two launches behind `routing.group_pairs`: gate, up and SiLU of every chosen pair; down, times the score.
 Programs go over the experts that somebody chose, so time follows their number. A pair's result does not depend on what
 else was chosen. What comes out are summands, one for each of a token's experts, for the norm behind to add up.
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
-from outpace.kernels.gpu.routing import group_pairs
+from outpace.kernels.gpu.routing import Groups, group_pairs
 
 MAX_TOKENS = 64
 MAX_PAIRS = 1024
@@ -92,23 +92,24 @@ def fits(x: Tensor, num_chosen: int) -> bool:
     return num_tokens <= MAX_TOKENS and num_tokens * num_chosen <= MAX_PAIRS and x.dtype.itemsize == 2
 
 
-def mixture(
-    x_TH: Tensor, experts_TC: Tensor, scores_TC: Tensor, gate_up: Tensor, down: Tensor, *, num_more: int = 0
-) -> Tensor:
-    """Summands [C + more, T, H] in float32: score · down(silu(gate(x)) · up(x)) for each of a token's experts.
+def groups_plain(experts_TC: Tensor, num_experts: int, *, ahead: bool = False) -> Groups:
+    """`group_pairs`, as `mixture` wants them: an expert's pairs in one group."""
+    return group_pairs(experts_TC, num_experts, _rows_of(len(experts_TC)), ahead=ahead)
+
+
+def mixture(x_TH: Tensor, groups: Groups, scores_TC: Tensor, gate_up: Tensor, down: Tensor, out_CTH: Tensor) -> None:
+    """Writes summands: score · down(silu(gate(x)) · up(x)) for each of a token's experts.
 
     Args:
         x_TH: contiguous, 16 bits.
-        experts_TC: int32, contiguous; a token's experts differ.
+        groups: `groups_plain` of the tokens' experts.
         scores_TC: float32, contiguous.
         gate_up: [E, 2·I, H], gate's rows first; contiguous.
         down: [E, H, I]; contiguous.
-        num_more: summands that the caller fills in, behind the others.
+        out_CTH: float32, contiguous; what lies behind the C of a token's experts is left as it is.
     """
-    (T, H), C = x_TH.shape, experts_TC.shape[1]
-    E, I, device = down.shape[0], down.shape[2], x_TH.device  # noqa: E741
-    rows = max(16, triton.next_power_of_2(T))
-    groups = group_pairs(experts_TC, E, rows)
+    (T, H), C, I, device = x_TH.shape, scores_TC.shape[1], down.shape[2], x_TH.device  # noqa: E741
+    rows = _rows_of(T)
     num_groups = len(groups.expert_G)
     shared = {"C": C, "M": rows, "BLOCK_N": _OUTPUTS, "BLOCK_K": _INPUTS, "STAGES": _STAGES, "num_warps": 4}
     shared |= overlapped(device)
@@ -117,9 +118,11 @@ def mixture(
         x_TH, gate_up, scores_TC, groups.expert_G, groups.pair_GM, hidden_PI, I, H, T,
         GATED=True, EVEN=H % _INPUTS == 0, **shared,
     )  # fmt: skip
-    out_CTH = torch.empty((C + num_more, T, H), dtype=torch.float32, device=device)
     _multiply_chosen[(triton.cdiv(H, _OUTPUTS), num_groups)](
         hidden_PI, down, scores_TC, groups.expert_G, groups.pair_GM, out_CTH, H, I, T,
         GATED=False, EVEN=I % _INPUTS == 0, **shared,
     )  # fmt: skip
-    return out_CTH
+
+
+def _rows_of(num_tokens: int) -> int:
+    return max(16, int(triton.next_power_of_2(num_tokens)))

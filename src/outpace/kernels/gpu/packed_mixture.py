@@ -1,4 +1,4 @@
-"""Packed experts for few tokens: `mixture`'s launches, over weights that stay packed until they are in registers.
+"""Packed experts for few tokens: `mixture`'s two launches, over weights that stay packed until they are in registers.
 
 Time follows the bytes of the experts that somebody chose: each is read once for all of its tokens. Gate and up are
 split over the inputs, so that eight experts cut over eight ranks keep a whole GPU busy; whichever split of a tile comes
@@ -22,7 +22,7 @@ from torch import Tensor
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 from outpace.kernels.gpu.fragments import add_loaded, load_block
-from outpace.kernels.gpu.routing import group_pairs
+from outpace.kernels.gpu.routing import Groups, group_pairs
 from outpace.kernels.packed import PackedWeight
 
 _ROWS = 8
@@ -183,30 +183,33 @@ def splits_of(width: int, num_blocks: int) -> int:
     return -(-num_blocks // share)
 
 
+def groups_packed(experts_TC: Tensor, gate_up: PackedWeight, down: PackedWeight, *, ahead: bool = False) -> Groups:
+    """`group_pairs`, as `mixture_packed` wants them."""
+    tiles, splits = triton.cdiv(down.num_inputs, _OUTPUTS), splits_of(down.num_inputs, gate_up.num_blocks)
+    return group_pairs(experts_TC, len(down.words), _ROWS, num_counts=tiles if splits > 1 else 0, ahead=ahead)
+
+
 def mixture_packed(
     x_TH: Tensor,
-    experts_TC: Tensor,
+    groups: Groups,
     scores_TC: Tensor,
     gate_up: PackedWeight,
     down: PackedWeight,
-    *,
-    num_more: int = 0,
-) -> Tensor:
-    """Summands [C + more, T, H] in float32: score · down(silu(gate(x)) · up(x)) for each of a token's experts.
+    out_CTH: Tensor,
+) -> None:
+    """Writes summands: score · down(silu(gate(x)) · up(x)) for each of a token's experts.
 
     Args:
         x_TH: contiguous, of the weights' type.
-        experts_TC: int32, contiguous; a token's experts differ.
+        groups: `groups_packed` of the tokens' experts, for this call alone.
         scores_TC: float32, contiguous.
         gate_up: [E, 2·I, H], gate's rows first.
         down: [E, H, I].
-        num_more: summands that the caller fills in, behind the others.
+        out_CTH: float32, contiguous; what lies behind the C of a token's experts is left as it is.
     """
-    (T, H), C, width, device = x_TH.shape, experts_TC.shape[1], down.num_inputs, x_TH.device
-    E, tiles = len(down.words), triton.cdiv(width, _OUTPUTS)
-    blocks = gate_up.num_blocks
+    (T, H), C, width, device = x_TH.shape, scores_TC.shape[1], down.num_inputs, x_TH.device
+    tiles, blocks = triton.cdiv(width, _OUTPUTS), gate_up.num_blocks
     splits = splits_of(width, blocks)
-    groups = group_pairs(experts_TC, E, _ROWS, num_counts=tiles if splits > 1 else 0)
     num_groups = len(groups.expert_G)
     hidden_PI = torch.empty((T * C, width), dtype=x_TH.dtype, device=device)
     parts = hidden_PI
@@ -218,11 +221,9 @@ def mixture_packed(
         x_TH, gate_up.words, gate_up.scales, zeros, groups.expert_G, groups.pair_GM, groups.count_G, parts, hidden_PI,
         width, H, blocks, T * C, SPLITS=splits, BLOCK_N=_OUTPUTS, **gate_up.layout(H), **shared,
     )  # fmt: skip
-    out_CTH = torch.empty((C + num_more, T, H), dtype=torch.float32, device=device)
     zeros = down.scales if down.zeros is None else down.zeros
     in_a_row = 4 if T <= _FEW_TOKENS else 8
     _down[(triton.cdiv(H, _DOWN_OUTPUTS * in_a_row), num_groups)](
         hidden_PI, down.words, down.scales, zeros, scores_TC, groups.expert_G, groups.pair_GM, out_CTH,
         H, width, down.num_blocks, T, TILES=in_a_row, BLOCK_N=_DOWN_OUTPUTS, **down.layout(width), **shared,
     )  # fmt: skip
-    return out_CTH

@@ -106,7 +106,7 @@ def _choose(
 @triton.jit(do_not_specialize=["num_pairs", "num_groups"])
 def _group(
     chosen_ptr, expert_ptr, pair_ptr, count_ptr, num_pairs, num_groups, COUNTS: tl.constexpr, M: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_E: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The experts that were chosen, ascending, and M pairs of each; one with more comes several times. -1 is none.
 
@@ -114,11 +114,10 @@ def _group(
     last pair fills up its last group, and groups that nobody needs belong to the pairs of their numbers.
     """
     launch_next(PDL)
-    wait(PDL)
+    if not AHEAD:
+        wait(PDL)
     p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     e, m = tl.arange(0, BLOCK_E), tl.arange(0, M)
-    for count in tl.static_range(COUNTS):
-        tl.store(count_ptr + p * COUNTS + count, tl.zeros((BLOCK_P,), tl.int32), mask=p < num_groups)
     real_P = p < num_pairs
     mine_P = tl.load(chosen_ptr + p, mask=real_P, other=-1)
     rank_P, all_P = tl.zeros((BLOCK_P,), tl.int32), tl.zeros((BLOCK_P,), tl.int32)
@@ -135,6 +134,10 @@ def _group(
     before_P = tl.sum(tl.where(e[None, :] < mine_P[:, None], groups_E[None, :], 0), 1)
     group_P = before_P + rank_P // M
     place_P = group_P * M + rank_P % M
+    if AHEAD:
+        wait(PDL)
+    for count in tl.static_range(COUNTS):
+        tl.store(count_ptr + p * COUNTS + count, tl.zeros((BLOCK_P,), tl.int32), mask=p < num_groups)
     tl.store(expert_ptr + group_P, mine_P, mask=real_P & (rank_P % M == 0))
     tl.store(pair_ptr + place_P, p, mask=real_P)
     nobody_PM = tl.full((BLOCK_P, M), -1, tl.int32)
@@ -204,9 +207,18 @@ class Groups:
     count_G: Tensor
     """int32 zeros, `num_counts` for each group."""
 
+    def copy_(self, other: Groups) -> None:
+        """Takes over groups of as many pairs, for the same experts, in place."""
+        self.expert_G.copy_(other.expert_G)
+        self.pair_GM.copy_(other.pair_GM)
+        self.count_G.copy_(other.count_G)
 
-def group_pairs(experts_TC: Tensor, num_experts: int, rows: int, *, num_counts: int = 0) -> Groups:
-    """Groups the pairs of a token and an expert by their expert, `rows` in a group; a token's experts differ."""
+
+def group_pairs(experts_TC: Tensor, num_experts: int, rows: int, *, num_counts: int = 0, ahead: bool = False) -> Groups:
+    """Groups the pairs of a token and an expert by their expert, `rows` in a group; a token's experts differ.
+
+    With `ahead` experts are read ahead of the kernel before, see `chain`.
+    """
     T, C = experts_TC.shape
     num_pairs = T * C
     num_groups = min(num_pairs, num_experts + (num_pairs // rows if rows < T else 0))
@@ -215,6 +227,7 @@ def group_pairs(experts_TC: Tensor, num_experts: int, rows: int, *, num_counts: 
     block_q = min(_COMPARED, max(16, triton.next_power_of_2(num_pairs)))
     _group[(triton.cdiv(num_pairs, _PLACED),)](
         experts_TC, expert_G, pair_GM, count_G, num_pairs, num_groups, COUNTS=num_counts, M=rows, BLOCK_P=_PLACED,
-        BLOCK_Q=block_q, BLOCK_E=triton.next_power_of_2(num_experts), num_warps=4, **overlapped(experts_TC.device),
+        BLOCK_Q=block_q, BLOCK_E=triton.next_power_of_2(num_experts), AHEAD=ahead, num_warps=4,
+        **overlapped(experts_TC.device),
     )  # fmt: skip
     return Groups(expert_G, pair_GM, count_G)

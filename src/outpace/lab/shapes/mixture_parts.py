@@ -32,11 +32,13 @@ class Part:
     """Of the weights that it reads, those of routed experts left out."""
     stacks: bool = True
     """Whether it is no part of another."""
+    prepare: Run = lambda: None
+    """What it needs done when experts were drawn anew, and is not its own work."""
 
 
 def experts_of(drawn: Drawn, num_tokens: int) -> Part:
-    """The routed experts, grouping included."""
-    return Part(_experts(drawn, _states(drawn, num_tokens)[0]))
+    """The routed experts, once it is known who goes through which."""
+    return _experts(drawn, _states(drawn, num_tokens)[0])
 
 
 def experts_of_many(drawn: Drawn, num_tokens: int, pairs: int | None = None) -> tuple[Part, float]:
@@ -86,7 +88,7 @@ def parts_of(drawn: Drawn, attend: Callable[[], PagedAttend], num_tokens: int, p
     def routers() -> None:
         for mixture in drawn.mixtures:
             if on_gpu:
-                mixture.route(x_BSH[0])
+                mixture.grouped(mixture.route(x_BSH[0])[0])
             else:
                 mixture.choose(x_BSH[0])
 
@@ -114,24 +116,30 @@ def _states(drawn: Drawn, num_tokens: int) -> Tensor:
     return torch.randn((1, num_tokens, weight.shape[1]), device=weight.device).to(weight.dtype)
 
 
-def _experts(drawn: Drawn, x_TH: Tensor) -> Run:
-    """All layers' routed experts, with grouping; the reference where there is no GPU."""
-    T, C = len(x_TH), drawn.experts_LTC.shape[2]
-    scores_TC = torch.full((T, C), 1.0 / C, device=x_TH.device)
-
-    def by_kernels() -> None:
-        from outpace.kernels.gpu.packed_mixture import mixture_packed
-
-        for mixture, experts_TC in zip(drawn.mixtures, drawn.experts_LTC, strict=True):
-            assert mixture.packed is not None
-            mixture_packed(x_TH, experts_TC[:T], scores_TC, mixture.packed.gate_up, mixture.packed.down)
+def _experts(drawn: Drawn, x_TH: Tensor) -> Part:
+    """All layers' routed experts; the reference where there is no GPU."""
+    T, C, layers = len(x_TH), drawn.experts_LTC.shape[2], list(zip(drawn.mixtures, drawn.experts_LTC, strict=True))
 
     def plainly() -> None:
-        for mixture, experts_TC in zip(drawn.mixtures, drawn.experts_LTC, strict=True):
+        for mixture, experts_TC in layers:
             for expert in experts_TC[:T].unique().tolist():
                 mixture.expert(expert)
 
-    return by_kernels if x_TH.is_cuda else plainly
+    if not x_TH.is_cuda:
+        return Part(plainly)
+    scores_TC = torch.full((T, C), 1.0 / C, device=x_TH.device)
+    groups = [mixture.grouped(experts_TC[:T]) for mixture, experts_TC in layers]
+
+    def prepare() -> None:
+        for (mixture, experts_TC), kept in zip(layers, groups, strict=True):
+            kept.copy_(mixture.grouped(experts_TC[:T]))
+
+    def by_kernels() -> None:
+        for (mixture, _), found in zip(layers, groups, strict=True):
+            out_CTH = torch.empty((C, *x_TH.shape), dtype=torch.float32, device=x_TH.device)
+            mixture.routed_into(out_CTH, x_TH, found, scores_TC)
+
+    return Part(by_kernels, prepare=prepare)
 
 
 def _each(modules: list[Any], x_BSH: Tensor) -> Run:
