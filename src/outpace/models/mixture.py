@@ -157,9 +157,8 @@ class Mixture(nn.Module):
         from outpace.kernels.gpu.mixture import groups_plain
         from outpace.kernels.gpu.packed_mixture import groups_packed
 
-        if self.packed is None:
-            return groups_plain(experts_TC, self.config.num_experts, ahead=ahead)
-        return groups_packed(experts_TC, self.packed.gate_up, self.packed.down, ahead=ahead)
+        group = groups_plain if self.packed is None else groups_packed
+        return group(experts_TC, self.config.num_experts, ahead=ahead)
 
     def routed_into(self, out_CTH: Tensor, x_TH: Tensor, groups: Any, scores_TC: Tensor) -> None:
         """For few tokens on a GPU: writes the summands of their experts, in float32, in front of what `out` has room

@@ -40,7 +40,7 @@ def experts(number: int, outputs: int, inputs: int, *, group: int | None = 32, z
 def packed(x: Tensor, chosen: Tensor, scores: Tensor, gate_up: PackedWeight, down: PackedWeight) -> Tensor:
     """[C, T, H], with a look at what lies behind."""
     out = torch.full((scores.shape[1] + 1, *x.shape), 7.0, device=DEVICE)
-    mixture_packed(x, groups_packed(chosen, gate_up, down), scores, gate_up, down, out)
+    mixture_packed(x, groups_packed(chosen, len(down.words)), scores, gate_up, down, out)
     assert (out[-1] == 7.0).all()
     return out[:-1]
 
@@ -50,6 +50,7 @@ def packed(x: Tensor, chosen: Tensor, scores: Tensor, gate_up: PackedWeight, dow
     [
         (1, 6, 2, 256, 64, 32, False),
         (3, 12, 4, 768, 96, 32, False),
+        (3, 6, 2, 1280, 64, 32, False),
         (17, 3, 2, 288, 40, 32, True),
         (5, 4, 3, 512, 256, 128, True),
         (3, 12, 4, 768, 96, None, False),
@@ -91,7 +92,7 @@ def test_a_tokens_bits_do_not_depend_on_the_others(group: int | None) -> None:
 
 @pytest.mark.parametrize("width", [16, 256, 768, 2048])
 @pytest.mark.parametrize("num_blocks", [1, 3, 5, 28])
-def test_no_split_is_empty(width: int, num_blocks: int) -> None:
+def test_splits_are_warps(width: int, num_blocks: int) -> None:
     splits = splits_of(width, num_blocks)
-    assert (splits - 1) * -(-num_blocks // splits) < num_blocks
-    assert splits == 1 or 8 * splits * -(-width // 64) <= 264
+    assert splits in (1, 2, 4) and splits <= num_blocks
+    assert splits == 1 or 8 * splits * -(-width // 8) <= 1056

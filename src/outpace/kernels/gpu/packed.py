@@ -29,14 +29,18 @@ def _half(pair, HIGH: tl.constexpr, kind: tl.constexpr):
 
 @triton.jit
 def _side_by_side(low, high):
-    return tl.reshape(tl.join(low, high), (low.shape[0], 2 * low.shape[1]))
+    if len(low.shape) == 2:
+        both = tl.reshape(tl.join(low, high), (low.shape[0], 2 * low.shape[1]))
+    else:
+        both = tl.reshape(tl.join(low, high), (low.shape[0], low.shape[1], 2 * low.shape[2]))
+    return both
 
 
 @triton.jit
 def int4_numbers(
     word_NW, scale, zero, j: tl.constexpr, HIGH: tl.constexpr, HAS_ZEROS: tl.constexpr, kind: tl.constexpr
 ):  # fmt: skip
-    """The j-th two numbers of each word, scaled; scales and zeros, [N, 1] or [N, W], are halves of words.
+    """The j-th two numbers of each word, scaled; scales and zeros, for an output or a word, are halves of words.
 
     A number is the half's value · `factor` - `offset`, over `unit`, each step exact; `unit` goes into the scale.
     """

@@ -105,7 +105,7 @@ def _choose(
 
 @triton.jit(do_not_specialize=["num_pairs", "num_groups"])
 def _group(
-    chosen_ptr, expert_ptr, pair_ptr, count_ptr, num_pairs, num_groups, COUNTS: tl.constexpr, M: tl.constexpr,
+    chosen_ptr, expert_ptr, pair_ptr, num_pairs, num_groups, M: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_E: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The experts that were chosen, ascending, and M pairs of each; one with more comes several times. -1 is none.
@@ -136,8 +136,6 @@ def _group(
     place_P = group_P * M + rank_P % M
     if AHEAD:
         wait(PDL)
-    for count in tl.static_range(COUNTS):
-        tl.store(count_ptr + p * COUNTS + count, tl.zeros((BLOCK_P,), tl.int32), mask=p < num_groups)
     tl.store(expert_ptr + group_P, mine_P, mask=real_P & (rank_P % M == 0))
     tl.store(pair_ptr + place_P, p, mask=real_P)
     nobody_PM = tl.full((BLOCK_P, M), -1, tl.int32)
@@ -204,17 +202,14 @@ class Groups:
     """int32, ascending; -1 behind the last. One that more than M pairs chose comes several times."""
     pair_GM: Tensor
     """int32, the pairs of each; -1 behind the last."""
-    count_G: Tensor
-    """int32 zeros, `num_counts` for each group."""
 
     def copy_(self, other: Groups) -> None:
         """Takes over groups of as many pairs, for the same experts, in place."""
         self.expert_G.copy_(other.expert_G)
         self.pair_GM.copy_(other.pair_GM)
-        self.count_G.copy_(other.count_G)
 
 
-def group_pairs(experts_TC: Tensor, num_experts: int, rows: int, *, num_counts: int = 0, ahead: bool = False) -> Groups:
+def group_pairs(experts_TC: Tensor, num_experts: int, rows: int, *, ahead: bool = False) -> Groups:
     """Groups the pairs of a token and an expert by their expert, `rows` in a group; a token's experts differ.
 
     With `ahead` experts are read ahead of the kernel before, see `chain`.
@@ -223,11 +218,10 @@ def group_pairs(experts_TC: Tensor, num_experts: int, rows: int, *, num_counts: 
     num_pairs = T * C
     num_groups = min(num_pairs, num_experts + (num_pairs // rows if rows < T else 0))
     expert_G, pair_GM = experts_TC.new_empty(num_groups), experts_TC.new_empty((num_groups, rows))
-    count_G = experts_TC.new_empty(num_groups * num_counts) if num_counts else expert_G
     block_q = min(_COMPARED, max(16, triton.next_power_of_2(num_pairs)))
     _group[(triton.cdiv(num_pairs, _PLACED),)](
-        experts_TC, expert_G, pair_GM, count_G, num_pairs, num_groups, COUNTS=num_counts, M=rows, BLOCK_P=_PLACED,
+        experts_TC, expert_G, pair_GM, num_pairs, num_groups, M=rows, BLOCK_P=_PLACED,
         BLOCK_Q=block_q, BLOCK_E=triton.next_power_of_2(num_experts), AHEAD=ahead, num_warps=4,
         **overlapped(experts_TC.device),
     )  # fmt: skip
-    return Groups(expert_G, pair_GM, count_G)
+    return Groups(expert_G, pair_GM)
