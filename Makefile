@@ -11,6 +11,7 @@ demo: setup
 
 test: check
 	@scripts/browser
+	@scripts/oldest-triton
 	@scripts/test
 
 check: setup

@@ -10,7 +10,8 @@
 Weights are random, in INT4 where the checkpoint's are; experts are drawn for every forward (`lab/shapes/drawn.py`), and
 those that were touched are counted on the device. A forward reads far more than the caches hold, so none is warm. The
 limit of a forward is its bytes over the copy rate of the same run. Parts are all layers' calls of that part, as a graph
-of their own; what they leave of the whole forward is its rest: embedding, gaps between launches, less what overlaps.
+of their own; grouping tokens by their experts is the routers'. What they leave of the whole forward is its rest:
+embedding, gaps between launches, less what overlaps.
 A prefill's experts are timed alone, for tiles of so many pairs, or of as many as they take by themselves (0), beside
 two limits: their operations at the rate of large products, and their bytes at the copy rate, where each weight and each
 token is moved once. What the path moves for pairs comes on top, and is shown too.
@@ -34,7 +35,7 @@ from outpace.kernels.kv import slots_of
 from outpace.kernels.reuse import Reuse
 from outpace.lab.limits.rates import Rates, measure_rates
 from outpace.lab.shapes.drawn import Drawn
-from outpace.lab.shapes.mixture_parts import Part, experts_of, experts_of_many, parts_of, time_by_kernel
+from outpace.lab.shapes.mixture_parts import experts_of, experts_of_many, parts_of, time_by_kernel
 from outpace.lab.shapes.ranks import RANKS
 from outpace.lab.timing import bench_line
 from outpace.lab.timing.decoding import noise_pair
@@ -193,12 +194,7 @@ def _cell(
 def _experts(drawn: Drawn, num_tokens: int, args: argparse.Namespace, copy_bytes_s: float) -> dict[str, Any]:
     """The experts of all layers one after another: bytes of those touched over the time."""
     device, part = drawn.experts_LTC.device, experts_of(drawn, num_tokens)
-
-    def draw() -> None:
-        drawn.draw()
-        part.prepare()
-
-    timed = Timed(part.run, device, graph=device.type == "cuda", between=draw)
+    timed = Timed(part.run, device, graph=device.type == "cuda", between=_each_of(drawn.draw, part.prepare))
     seconds, counts = [], []
     for _ in range(args.rounds * args.count):
         seconds.append(timed.once())
@@ -213,6 +209,14 @@ def _experts(drawn: Drawn, num_tokens: int, args: argparse.Namespace, copy_bytes
         "us_a_layer": significant(1e6 * median(seconds) / layers),
         "share_of_copy_rate": significant(num_bytes / median(seconds) / copy_bytes_s),
     }
+
+
+def _each_of(*calls: Run) -> Callable[[], None]:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
 
 
 def _prefill(drawn: Drawn, num_tokens: int, pairs: int, args: argparse.Namespace, rates: Rates) -> dict[str, Any]:
@@ -249,12 +253,7 @@ def _parts(
     found: dict[str, Any] = {}
     left_ms = cell["graph" if graph else "eager"]["ms"]["median"]
     for name, part in parts_of(drawn, forward.attend, forward.num_tokens, forward.positions_BS).items():
-
-        def draw(part: Part = part) -> None:
-            forward.draw()
-            part.prepare()
-
-        timed = Timed(part.run, device, graph=graph, between=draw)
+        timed = Timed(part.run, device, graph=graph, between=_each_of(forward.draw, part.prepare))
         ms = 1e3 * median(timed.once() for _ in range(args.rounds * args.count))
         touched = cell["experts_touched_a_layer"] * len(drawn.experts_LTC) if name == "experts" else 0.0
         num_bytes = part.num_bytes + touched * drawn.expert_bytes + (forward.kv_bytes if name == "attention" else 0)

@@ -121,11 +121,15 @@ class GatedMLP(nn.Module):
         found = self.gate_up.by_kernel(x, gated=True)
         return self.gate_up(x) if found is None else found
 
+    def activates_apart(self, product: Tensor) -> bool:
+        """Whether `activated` launches a kernel behind the product: one, that lets the next one in behind its wait."""
+        return product.shape[-1] != self.down.in_features
+
     def activated(self, product: Tensor, x: Tensor) -> Tensor:
         """On a GPU: silu(gate) · up of x's `product`; the product itself if it has done that."""
         from outpace.kernels.gpu.activation import silu_mul
 
-        if product.shape[-1] == self.down.in_features:
+        if not self.activates_apart(product):
             return product
         return silu_mul(product, x.dtype, parts=len(product) if product.dim() > x.dim() else 1)
 

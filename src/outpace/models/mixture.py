@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from outpace.models.linear import Linear, fuses
 from outpace.models.packed import Packing
 from outpace.models.parallel import whole
 from outpace.models.shares import even_share
+
+if TYPE_CHECKING:
+    from outpace.kernels.gpu.routing import Groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +140,22 @@ class Mixture(nn.Module):
         To choose experts and to group their pairs takes a handful of programs each, that read next to nothing: they
         are launched between the kernels of what all tokens go through, whose weights are fetched meanwhile.
         """
-        logits, shared = self.scored(x_TH), self.shared
+        logits, shared = self.router_logits(x_TH), self.shared
         num = self.config.num_chosen + (shared is not None)
         summands = torch.empty((num, *x_TH.shape), dtype=torch.float32, device=x_TH.device)
         if shared is None:
-            self.chosen_TC, scores_TC = self.pick(logits, reuse)
+            self.chosen_TC, scores_TC = self.choose_by(logits, reuse)
             groups = self.grouped(self.chosen_TC)
         else:
             product = shared.product(x_TH)
-            self.chosen_TC, scores_TC = self.pick(logits, reuse)
+            self.chosen_TC, scores_TC = self.choose_by(logits, reuse)
             activated = shared.activated(product, x_TH)
-            groups = self.grouped(self.chosen_TC, ahead=activated is not product)
+            groups = self.grouped(self.chosen_TC, ahead=shared.activates_apart(product))  # by then the choice is over
             shared.into(summands[-1], activated)
         self.routed_into(summands, x_TH, groups, scores_TC)
         return summands
 
-    def grouped(self, experts_TC: Tensor, *, ahead: bool = False) -> Any:
+    def grouped(self, experts_TC: Tensor, *, ahead: bool = False) -> Groups:
         """The `Groups` of few tokens' experts on a GPU, read `ahead` as `kernels.gpu.chain` has it."""
         from outpace.kernels.gpu.mixture import groups_plain
         from outpace.kernels.gpu.packed_mixture import groups_packed
@@ -160,7 +163,7 @@ class Mixture(nn.Module):
         group = groups_plain if self.packed is None else groups_packed
         return group(experts_TC, self.config.num_experts, ahead=ahead)
 
-    def routed_into(self, out_CTH: Tensor, x_TH: Tensor, groups: Any, scores_TC: Tensor) -> None:
+    def routed_into(self, out_CTH: Tensor, x_TH: Tensor, groups: Groups, scores_TC: Tensor) -> None:
         """For few tokens on a GPU: writes the summands of their experts, in float32, in front of what `out` has room
         for."""
         from outpace.kernels.gpu.mixture import mixture
@@ -173,9 +176,9 @@ class Mixture(nn.Module):
 
     def route(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
         """`choose` on a GPU, by kernels if they know the routing; experts are int32."""
-        return self.pick(self.scored(x_TH), reuse)
+        return self.choose_by(self.router_logits(x_TH), reuse)
 
-    def scored(self, x_TH: Tensor) -> Tensor:
+    def router_logits(self, x_TH: Tensor) -> Tensor:
         """The router's logits on a GPU, [T, E], or summands of them, [N, T, E]."""
         from outpace.kernels.gpu import linear
 
@@ -184,12 +187,12 @@ class Mixture(nn.Module):
             return linear.multiply(x_TH, weight, self.router.bias, splits=wide, wide=wide)
         return self._logits(x_TH)
 
-    def pick(self, logits: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
-        """Each token's experts, best first, int32 [T, C], and their scores, float32 [T, C], of `scored` logits."""
+    def choose_by(self, logits: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
+        """Each token's experts, best first, int32 [T, C], and their scores, float32 [T, C], of `router_logits`."""
         from outpace.kernels.gpu import routing
 
         if self.why_not_routed is not None:
-            experts_TC, scores_TC = self._choose(logits, reuse)
+            experts_TC, scores_TC = self._choose_by(logits, reuse)
             return experts_TC.int(), scores_TC
         chosen: tuple[Tensor, Tensor] = routing.choose(logits, self._routing, self.correction_E, reuse=reuse)
         return chosen
@@ -229,9 +232,9 @@ class Mixture(nn.Module):
 
     def choose(self, x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
         """Each token's experts, best first, int64 [T, C], and their scores, float32 [T, C]."""
-        return self._choose(self._logits(x_TH), reuse)
+        return self._choose_by(self._logits(x_TH), reuse)
 
-    def _choose(self, logits_TE: Tensor, reuse: Reuse) -> tuple[Tensor, Tensor]:
+    def _choose_by(self, logits_TE: Tensor, reuse: Reuse) -> tuple[Tensor, Tensor]:
         config = self.config
         scores_TE = logits_TE.sigmoid() if config.scoring == "sigmoid" else logits_TE.softmax(-1)
         ranked_TE = scores_TE if self.correction_E is None else scores_TE + self.correction_E

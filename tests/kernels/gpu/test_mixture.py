@@ -94,6 +94,7 @@ def test_groups_that_the_kernel_does_not_know() -> None:
     assert "3 groups of 24 experts" in str(Routing(2, True, num_groups=3).why_not(24))
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize(
     ("num_tokens", "num_experts", "num_chosen", "rows"),
     [
@@ -107,10 +108,12 @@ def test_groups_that_the_kernel_does_not_know() -> None:
         (128, 40, 8, 16),
     ],
 )
-def test_pairs_are_grouped_by_their_expert(num_tokens: int, num_experts: int, num_chosen: int, rows: int) -> None:
+def test_pairs_are_grouped_by_their_expert(
+    num_tokens: int, num_experts: int, num_chosen: int, rows: int, ahead: bool
+) -> None:
     ranked = torch.rand(num_tokens, num_experts) - torch.arange(num_experts) / num_experts  # some are popular
     chosen = ranked.topk(num_chosen).indices.int()
-    found = group_pairs(chosen.contiguous().to(DEVICE), num_experts, rows)
+    found = group_pairs(chosen.contiguous().to(DEVICE), num_experts, rows, ahead=ahead)
     pairs: list[tuple[int, list[int]]] = []
     for expert in sorted(set(chosen.flatten().tolist())):
         own = (chosen.flatten() == expert).nonzero()[:, 0].tolist()

@@ -30,7 +30,7 @@ def _planes(place, num_rows):
 
 @triton.jit
 def load_block(word_ptr, scale_ptr, zero_ptr, row_R, at_R, num_rows, BITS: tl.constexpr, HAS_ZEROS: tl.constexpr):
-    """Block `at` of some outputs: both halves of their words, and all scales and zeros, once for each lane of a row."""
+    """Blocks of some outputs: both halves of their words, and all scales and zeros, once for each lane of a row."""
     w = tl.arange(0, 16)
     word_RW = word_ptr + (at_R * num_rows + row_R)[:, None] * 32 + w[None, :]
     low = tl.load(word_RW, eviction_policy="evict_first")
@@ -70,7 +70,11 @@ def _planes_behind(a, b, S: tl.constexpr):
 
 @triton.jit
 def behind(first, second, S: tl.constexpr, BITS: tl.constexpr, HAS_ZEROS: tl.constexpr):
-    """Two loaded blocks as one of twice as many outputs."""
+    """Two loaded blocks as one of twice as many outputs.
+
+    With 8 outputs each is a warp's in every split. Loaded as one, 16 outputs would be two warps', who would have to
+    exchange them.
+    """
     low, high = _behind(first[0], second[0], S), _behind(first[1], second[1], S)
     if BITS == 4:
         scales = _planes_behind(first[2], second[2], S)
@@ -98,42 +102,39 @@ def _for_words(of_lanes, S: tl.constexpr):
 
 
 @triton.jit
-def _inputs(x_L, first_L, least_L, num_inputs, S: tl.constexpr, EVEN: tl.constexpr):
+def _inputs(x_L, first_L, num_inputs, S: tl.constexpr, EVEN: tl.constexpr):
     """32 inputs of each row for each split, in the order of `_words`: [S, 32, M]."""
     M: tl.constexpr = x_L.shape[0] // S
     i_LI = first_L[:, None] + tl.arange(0, 32)[None, :]
     if EVEN:
         x = tl.load(x_L[:, None] + i_LI)
     else:
-        x = tl.load(x_L[:, None] + i_LI, mask=(i_LI >= least_L[:, None]) & (i_LI < num_inputs), other=0.0)
+        x = tl.load(x_L[:, None] + i_LI, mask=i_LI < num_inputs, other=0.0)
     x_SMI = tl.reshape(tl.permute(tl.reshape(x, (S, M, 4, 2, 4)), (0, 1, 3, 2, 4)), (S, M, 32))
     return tl.permute(x_SMI, (0, 2, 1))
 
 
 @triton.jit
 def add_loaded(
-    sum_SNM, block, x_L, first_L, least_L, num_inputs, BITS: tl.constexpr, HAS_ZEROS: tl.constexpr, EVEN: tl.constexpr
+    sum_SNM, block, x_L, first_L, num_inputs, BITS: tl.constexpr, HAS_ZEROS: tl.constexpr, EVEN: tl.constexpr
 ):  # fmt: skip
-    """Adds W x of blocks that `load_block` has brought to `sum_SNM`.
-
-    `first_L` is the number of a block's first input, for each split and row of x; inputs before `least_L` count as 0.
-    """
+    """Adds W x of blocks that `load_block` has brought, whose first inputs have the numbers `first_L`, to `sum_SNM`."""
     kind: tl.constexpr = x_L.dtype.element_ty
     S: tl.constexpr = sum_SNM.shape[0]
     low, high = _words(block[0], S), _words(block[1], S)
     if BITS == 4:
         for j in tl.static_range(4):
             scale, zero = _for_words(block[2][j], S), _for_words(block[3][j], S)
-            x = _inputs(x_L, first_L + 32 * j, least_L, num_inputs, S, EVEN)
+            x = _inputs(x_L, first_L + 32 * j, num_inputs, S, EVEN)
             sum_SNM = tl.dot(int4_numbers(low, scale, zero, j, False, HAS_ZEROS, kind), x, sum_SNM)
-            x = _inputs(x_L, first_L + 128 + 32 * j, least_L, num_inputs, S, EVEN)
+            x = _inputs(x_L, first_L + 128 + 32 * j, num_inputs, S, EVEN)
             sum_SNM = tl.dot(int4_numbers(high, scale, zero, j, True, HAS_ZEROS, kind), x, sum_SNM)
     else:
         part_SNM = tl.zeros_like(sum_SNM)
         for j in tl.static_range(2):
-            x = _inputs(x_L, first_L + 64 * j, least_L, num_inputs, S, EVEN)
+            x = _inputs(x_L, first_L + 64 * j, num_inputs, S, EVEN)
             part_SNM = tl.dot(fp8_numbers(low, j, kind), x, part_SNM)
-            x = _inputs(x_L, first_L + 64 * j + 32, least_L, num_inputs, S, EVEN)
+            x = _inputs(x_L, first_L + 64 * j + 32, num_inputs, S, EVEN)
             part_SNM = tl.dot(fp8_numbers(high, j, kind), x, part_SNM)
         sum_SNM += part_SNM * tl.reshape(block[2], (S, sum_SNM.shape[1]))[:, :, None]
     return sum_SNM

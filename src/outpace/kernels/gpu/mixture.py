@@ -94,7 +94,7 @@ def fits(x: Tensor, num_chosen: int) -> bool:
 
 def groups_plain(experts_TC: Tensor, num_experts: int, *, ahead: bool = False) -> Groups:
     """`group_pairs`, as `mixture` wants them: an expert's pairs in one group."""
-    return group_pairs(experts_TC, num_experts, _rows_of(len(experts_TC)), ahead=ahead)
+    return group_pairs(experts_TC, num_experts, max(16, triton.next_power_of_2(len(experts_TC))), ahead=ahead)
 
 
 def mixture(x_TH: Tensor, groups: Groups, scores_TC: Tensor, gate_up: Tensor, down: Tensor, out_CTH: Tensor) -> None:
@@ -109,8 +109,7 @@ def mixture(x_TH: Tensor, groups: Groups, scores_TC: Tensor, gate_up: Tensor, do
         out_CTH: float32, contiguous; what lies behind the C of a token's experts is left as it is.
     """
     (T, H), C, I, device = x_TH.shape, scores_TC.shape[1], down.shape[2], x_TH.device  # noqa: E741
-    rows = _rows_of(T)
-    num_groups = len(groups.expert_G)
+    num_groups, rows = groups.pair_GM.shape
     shared = {"C": C, "M": rows, "BLOCK_N": _OUTPUTS, "BLOCK_K": _INPUTS, "STAGES": _STAGES, "num_warps": 4}
     shared |= overlapped(device)
     hidden_PI = torch.empty((T * C, I), dtype=x_TH.dtype, device=device)
@@ -122,7 +121,3 @@ def mixture(x_TH: Tensor, groups: Groups, scores_TC: Tensor, gate_up: Tensor, do
         hidden_PI, down, scores_TC, groups.expert_G, groups.pair_GM, out_CTH, H, I, T,
         GATED=False, EVEN=I % _INPUTS == 0, **shared,
     )  # fmt: skip
-
-
-def _rows_of(num_tokens: int) -> int:
-    return max(16, int(triton.next_power_of_2(num_tokens)))

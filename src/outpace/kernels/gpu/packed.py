@@ -28,15 +28,6 @@ def _half(pair, HIGH: tl.constexpr, kind: tl.constexpr):
 
 
 @triton.jit
-def _side_by_side(low, high):
-    if len(low.shape) == 2:
-        both = tl.reshape(tl.join(low, high), (low.shape[0], 2 * low.shape[1]))
-    else:
-        both = tl.reshape(tl.join(low, high), (low.shape[0], low.shape[1], 2 * low.shape[2]))
-    return both
-
-
-@triton.jit
 def int4_numbers(
     word_NW, scale, zero, j: tl.constexpr, HIGH: tl.constexpr, HAS_ZEROS: tl.constexpr, kind: tl.constexpr
 ):  # fmt: skip
@@ -59,7 +50,7 @@ def int4_numbers(
         taken = _half(zero, HIGH, kind) * (1.0 / unit) + offset
     scale = _half(scale, HIGH, kind) * unit
     raised = tl.full((), factor, kind)
-    return _side_by_side((low * raised - taken) * scale, (high * raised - taken) * scale)
+    return tl.interleave((low * raised - taken) * scale, (high * raised - taken) * scale)
 
 
 @triton.jit
@@ -73,7 +64,7 @@ def fp8_numbers(word_NW, j: tl.constexpr, kind: tl.constexpr):
     at_top_NW = word_NW << 8 if j == 0 else word_NW
     both_NW = (at_top_NW & -2147450880) | ((at_top_NW & 0x7F007F00) >> shift)  # 0x80008000
     factor = tl.full((), bias, kind)
-    return _side_by_side(_half(both_NW, False, kind) * factor, _half(both_NW, True, kind) * factor)
+    return tl.interleave(_half(both_NW, False, kind) * factor, _half(both_NW, True, kind) * factor)
 
 
 @triton.jit

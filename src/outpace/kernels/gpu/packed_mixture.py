@@ -5,7 +5,7 @@ split over the inputs, a warp of a program for each, so that eight experts cut o
 How many splits there are depends on the weights' shape alone, and a pair's result not on what else was chosen.
 
 Shapes: T tokens, H hidden, E experts, C experts a token, P = T·C pairs (pair p is token p // C), I intermediate size,
-M rows of a tile.
+M rows of a tile, N outputs of one; S splits, and for all of them together R outputs and L rows.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -38,8 +38,8 @@ _FEW_TOKENS = 8
 @triton.jit
 def _pairs(pair_ptr, m):
     """Of a group's pairs those at some places. Behind the last the first comes again: what it gives is the same."""
-    pair = tl.load(pair_ptr + m)
-    return tl.where(pair >= 0, pair, tl.load(pair_ptr)).to(tl.int64)
+    pair = tl.load(pair_ptr + m, cache_modifier=".cg")
+    return tl.where(pair >= 0, pair, tl.load(pair_ptr, cache_modifier=".cg")).to(tl.int64)
 
 
 @triton.jit
@@ -78,11 +78,9 @@ def _gate_up(
         first = expert * num_blocks * tall
         words, scales, zeros = word_ptr + first * 32, scale_ptr + first * SCALES, zero_ptr + first * SCALES
         up_words, up_scales, up_zeros = words + width * 32, scales + width, zeros + width
-        share = tl.cdiv(num_blocks, SPLITS)
-        last = num_blocks - share  # where a split reaches over the end it begins before its own
-        row_R, begin_R = tl.minimum(tile * BLOCK_N + r % BLOCK_N, width - 1), tl.minimum(r // BLOCK_N * share, last)
-        x_L = x_ptr + (pair_L // C) * num_inputs
-        least_L, begin_L = m // M * share * BLOCK, tl.minimum(m // M * share, last) * BLOCK
+        share = num_blocks // SPLITS
+        row_R, begin_R = tl.minimum(tile * BLOCK_N + r % BLOCK_N, width - 1), r // BLOCK_N * share
+        x_L, begin_L = x_ptr + (pair_L // C) * num_inputs, m // M * share * BLOCK
         sum_SRM = tl.zeros((SPLITS, 2 * BLOCK_N, M), tl.float32)
         gate = load_block(words, scales, zeros, row_R, begin_R, tall, BITS, HAS_ZEROS)
         up = load_block(up_words, up_scales, up_zeros, row_R, begin_R, tall, BITS, HAS_ZEROS)
@@ -92,7 +90,7 @@ def _gate_up(
             next_up = load_block(up_words, up_scales, up_zeros, row_R, then_R, tall, BITS, HAS_ZEROS)
             both = behind(gate, up, SPLITS, BITS, HAS_ZEROS)
             first_L = begin_L + step * BLOCK
-            sum_SRM = add_loaded(sum_SRM, both, x_L, first_L, least_L, num_inputs, BITS, HAS_ZEROS, EVEN)
+            sum_SRM = add_loaded(sum_SRM, both, x_L, first_L, num_inputs, BITS, HAS_ZEROS, EVEN)
             gate, up = next_gate, next_up
         sum_RM = tl.sum(sum_SRM, 0)
         gate_NM, up_NM = tl.split(tl.permute(tl.reshape(sum_RM, (2, BLOCK_N, M)), (1, 2, 0)))
@@ -130,10 +128,10 @@ def _down(
     older than the product before, so the first weights do not wait for it.
     """
     group = tl.program_id(1)
-    expert = tl.load(expert_ptr + group).to(tl.int64)
+    expert = tl.load(expert_ptr + group, cache_modifier=".cg").to(tl.int64)
     pair_M = _pairs(pair_ptr + group * M, tl.arange(0, M))
     if expert >= 0:
-        score_M = tl.load(score_ptr + pair_M)
+        score_M = tl.load(score_ptr + pair_M, cache_modifier=".cg")
         out_M = (pair_M % C * num_tokens + pair_M // C) * num_outputs
         x_M = x_ptr + pair_M * width
         SCALES: tl.constexpr = 4 if BITS == 4 else 1
@@ -153,7 +151,7 @@ def _down(
             row_N = tl.minimum(n + then // BLOCKS * BLOCK_N, last)
             ahead = load_block(words, scales, zeros, row_N, then % BLOCKS, num_outputs, BITS, HAS_ZEROS)
             first_M = begin_M + at * BLOCK
-            sum_SNM = add_loaded(sum_SNM, block, x_M, first_M, begin_M, width, BITS, HAS_ZEROS, EVEN)
+            sum_SNM = add_loaded(sum_SNM, block, x_M, first_M, width, BITS, HAS_ZEROS, EVEN)
             block = ahead
             if at == BLOCKS - 1:
                 n_now = n + step // BLOCKS * BLOCK_N
@@ -166,9 +164,9 @@ def _down(
 
 
 def splits_of(width: int, num_blocks: int) -> int:
-    """Of the gate and up products' inputs, by their shape alone: a power of two."""
+    """Of the gate and up products' inputs, by their shape alone: a power of two, and of as many blocks each."""
     splits, alone = 1, 8 * triton.cdiv(width, _OUTPUTS)
-    while splits < _MAX_SPLITS and 2 * splits <= num_blocks and 2 * splits * alone <= _WARPS:
+    while splits < _MAX_SPLITS and num_blocks % (2 * splits) == 0 and 2 * splits * alone <= _WARPS:
         splits *= 2
     return splits
 
@@ -194,13 +192,13 @@ def mixture_packed(
     (T, H), C, width = x_TH.shape, scores_TC.shape[1], down.num_inputs
     num_groups, splits = len(groups.expert_G), splits_of(width, gate_up.num_blocks)
     hidden_PI = torch.empty((T * C, width), dtype=x_TH.dtype, device=x_TH.device)
+    assert groups.pair_GM.shape[1] == _ROWS
     shared = {"C": C, "M": _ROWS} | overlapped(x_TH.device)
     zeros = gate_up.scales if gate_up.zeros is None else gate_up.zeros
-    layout = gate_up.layout(H)
-    layout["EVEN"] &= gate_up.num_blocks % splits == 0
     _gate_up[(triton.cdiv(width, _OUTPUTS), num_groups)](
         x_TH, gate_up.words, gate_up.scales, zeros, groups.expert_G, groups.pair_GM, hidden_PI,
-        width, H, gate_up.num_blocks, SPLITS=splits, BLOCK_N=_OUTPUTS, num_warps=splits, **layout, **shared,
+        width, H, gate_up.num_blocks, SPLITS=splits, BLOCK_N=_OUTPUTS, num_warps=splits,
+        **gate_up.layout(H), **shared,
     )  # fmt: skip
     zeros = down.scales if down.zeros is None else down.zeros
     in_a_row = 4 if T <= _FEW_TOKENS else 8

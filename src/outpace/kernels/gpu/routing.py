@@ -119,12 +119,12 @@ def _group(
     p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     e, m = tl.arange(0, BLOCK_E), tl.arange(0, M)
     real_P = p < num_pairs
-    mine_P = tl.load(chosen_ptr + p, mask=real_P, other=-1)
+    mine_P = tl.load(chosen_ptr + p, mask=real_P, other=-1, cache_modifier=".cg")
     rank_P, all_P = tl.zeros((BLOCK_P,), tl.int32), tl.zeros((BLOCK_P,), tl.int32)
     all_E = tl.zeros((BLOCK_E,), tl.int32)
     for at in range(0, num_pairs, BLOCK_Q):
         q = at + tl.arange(0, BLOCK_Q)
-        theirs_Q = tl.load(chosen_ptr + q, mask=q < num_pairs, other=-2)
+        theirs_Q = tl.load(chosen_ptr + q, mask=q < num_pairs, other=-2, cache_modifier=".cg")
         same_PQ = mine_P[:, None] == theirs_Q[None, :]
         all_P += tl.sum(same_PQ.to(tl.int32), 1)
         rank_P += tl.sum((same_PQ & (q[None, :] < p[:, None])).to(tl.int32), 1)
@@ -202,11 +202,6 @@ class Groups:
     """int32, ascending; -1 behind the last. One that more than M pairs chose comes several times."""
     pair_GM: Tensor
     """int32, the pairs of each; -1 behind the last."""
-
-    def copy_(self, other: Groups) -> None:
-        """Takes over groups of as many pairs, for the same experts, in place."""
-        self.expert_G.copy_(other.expert_G)
-        self.pair_GM.copy_(other.pair_GM)
 
 
 def group_pairs(experts_TC: Tensor, num_experts: int, rows: int, *, ahead: bool = False) -> Groups:

@@ -115,12 +115,12 @@ def _randomise(weights: PackedWeight) -> None:
 
 def _leave_to_the_draw(mixture: Mixture, experts_TC: Tensor) -> None:
     """Routing does its work; then the drawn experts take the places of those that it chose."""
-    by_kernels, plainly = mixture.pick, mixture.choose
+    by_kernels, plainly = mixture.choose_by, mixture.choose
 
-    def pick(logits: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
+    def choose_by(logits: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
         return experts_TC[: logits.shape[-2]], by_kernels(logits, reuse)[1]
 
     def choose(x_TH: Tensor, reuse: Reuse = NO_REUSE) -> tuple[Tensor, Tensor]:
         return experts_TC[: len(x_TH)].long(), plainly(x_TH, reuse)[1]
 
-    mixture.__dict__.update(pick=pick, choose=choose)
+    mixture.__dict__.update(choose_by=choose_by, choose=choose)

@@ -86,6 +86,7 @@ def parts_of(drawn: Drawn, attend: Callable[[], PagedAttend], num_tokens: int, p
             block(x_BSH, rotary, attending, index)
 
     def routers() -> None:
+        """To the groups of those who chose the same expert."""
         for mixture in drawn.mixtures:
             if on_gpu:
                 mixture.grouped(mixture.route(x_BSH[0])[0])
@@ -132,7 +133,9 @@ def _experts(drawn: Drawn, x_TH: Tensor) -> Part:
 
     def prepare() -> None:
         for (mixture, experts_TC), kept in zip(layers, groups, strict=True):
-            kept.copy_(mixture.grouped(experts_TC[:T]))
+            found = mixture.grouped(experts_TC[:T])
+            kept.expert_G.copy_(found.expert_G)
+            kept.pair_GM.copy_(found.pair_GM)
 
     def by_kernels() -> None:
         for (mixture, _), found in zip(layers, groups, strict=True):
