@@ -1,6 +1,6 @@
 """The claim: on one tensor-parallel rank of Kimi-K2.5 a verify of few tokens takes what the experts it touches take.
 
-    python benchmarks/mixture.py                                about 4 minutes and 80 GB on an H200
+    python benchmarks/mixture.py                                75 seconds and 80 GB on an H200
     python benchmarks/mixture.py --layers 6 --rounds 2          a part of the model, for trying out
     python benchmarks/mixture.py --shape deepseek-v3-tp8        a rank of DeepSeek-V3 in FP8, 95 GB
     python benchmarks/mixture.py --expert-reuse 4               with experts shared by drafted tokens, which is lossy

@@ -247,7 +247,7 @@ def test_every_kernel_compiles_for_a_hopper_gpu(triton: str, tmp_path: Path) -> 
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     if triton == "the oldest":
         if not (OLDEST / "triton").is_dir():
-            pytest.skip("scripts/oldest-triton puts it there")
+            pytest.fail("the oldest Triton is not there: run scripts/oldest-triton")
         environment["PYTHONPATH"] = os.pathsep.join([str(OLDEST), *filter(None, [environment.get("PYTHONPATH")])])
     script = tmp_path / "compile_all.py"
     script.write_text(SCRIPT)

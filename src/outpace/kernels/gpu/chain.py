@@ -4,8 +4,8 @@ A kernel that was launched so starts while those before it still run; when its `
 since each of them waited too: at least one program of it, for a launch ends with its last program. Before that it may
 read only what none of them writes: weights; and, directly behind a kernel that lets the next one start only after its
 own wait, as products, activations and experts do, everything older than that kernel. Others let the next one start at
-once. A kernel that may read `ahead` is told by its caller, who knows what is launched before it. What was written by
-a kernel is read so past the L1 cache (`.cg`), which nobody promises to be empty before `wait`.
+once. A kernel that may read `ahead` is told by its caller, who knows what is launched before it. Nobody promises that
+the L1 cache is empty before `wait`: what each layer writes at the same addresses is read past it (`.cg`).
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

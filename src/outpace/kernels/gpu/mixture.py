@@ -20,6 +20,7 @@ from torch import Tensor
 
 from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
+from outpace.kernels.gpu.linear import filled
 from outpace.kernels.gpu.routing import Groups, group_pairs
 
 MAX_TOKENS = 64
@@ -94,7 +95,7 @@ def fits(x: Tensor, num_chosen: int) -> bool:
 
 def groups_plain(experts_TC: Tensor, num_experts: int, *, ahead: bool = False) -> Groups:
     """`group_pairs`, as `mixture` wants them: an expert's pairs in one group."""
-    return group_pairs(experts_TC, num_experts, max(16, triton.next_power_of_2(len(experts_TC))), ahead=ahead)
+    return group_pairs(experts_TC, num_experts, filled(len(experts_TC)), ahead=ahead)
 
 
 def mixture(x_TH: Tensor, groups: Groups, scores_TC: Tensor, gate_up: Tensor, down: Tensor, out_CTH: Tensor) -> None:

@@ -37,8 +37,32 @@ class Part:
 
 
 def experts_of(drawn: Drawn, num_tokens: int) -> Part:
-    """The routed experts, once it is known who goes through which."""
-    return _experts(drawn, _states(drawn, num_tokens)[0])
+    """The routed experts, once it is known who goes through which; the reference where there is no GPU."""
+    x_TH, layers = _states(drawn, num_tokens)[0], list(zip(drawn.mixtures, drawn.experts_LTC, strict=True))
+    T, C = num_tokens, drawn.experts_LTC.shape[2]
+
+    def plainly() -> None:
+        for mixture, experts_TC in layers:
+            for expert in experts_TC[:T].unique().tolist():
+                mixture.expert(expert)
+
+    if not x_TH.is_cuda:
+        return Part(plainly)
+    scores_TC = torch.full((T, C), 1.0 / C, device=x_TH.device)
+    groups = [mixture.grouped(experts_TC[:T]) for mixture, experts_TC in layers]
+
+    def prepare() -> None:
+        for (mixture, experts_TC), kept in zip(layers, groups, strict=True):
+            found = mixture.grouped(experts_TC[:T])
+            kept.expert_G.copy_(found.expert_G)
+            kept.pair_GM.copy_(found.pair_GM)
+
+    def by_kernels() -> None:
+        for (mixture, _), found in zip(layers, groups, strict=True):
+            out_CTH = torch.empty((C, *x_TH.shape), dtype=torch.float32, device=x_TH.device)
+            mixture.routed_into(out_CTH, x_TH, found, scores_TC)
+
+    return Part(by_kernels, prepare=prepare)
 
 
 def experts_of_many(drawn: Drawn, num_tokens: int, pairs: int | None = None) -> tuple[Part, float]:
@@ -115,34 +139,6 @@ def _states(drawn: Drawn, num_tokens: int) -> Tensor:
     """Random hidden states of one row."""
     weight = drawn.model.embed.weight
     return torch.randn((1, num_tokens, weight.shape[1]), device=weight.device).to(weight.dtype)
-
-
-def _experts(drawn: Drawn, x_TH: Tensor) -> Part:
-    """All layers' routed experts; the reference where there is no GPU."""
-    T, C, layers = len(x_TH), drawn.experts_LTC.shape[2], list(zip(drawn.mixtures, drawn.experts_LTC, strict=True))
-
-    def plainly() -> None:
-        for mixture, experts_TC in layers:
-            for expert in experts_TC[:T].unique().tolist():
-                mixture.expert(expert)
-
-    if not x_TH.is_cuda:
-        return Part(plainly)
-    scores_TC = torch.full((T, C), 1.0 / C, device=x_TH.device)
-    groups = [mixture.grouped(experts_TC[:T]) for mixture, experts_TC in layers]
-
-    def prepare() -> None:
-        for (mixture, experts_TC), kept in zip(layers, groups, strict=True):
-            found = mixture.grouped(experts_TC[:T])
-            kept.expert_G.copy_(found.expert_G)
-            kept.pair_GM.copy_(found.pair_GM)
-
-    def by_kernels() -> None:
-        for (mixture, _), found in zip(layers, groups, strict=True):
-            out_CTH = torch.empty((C, *x_TH.shape), dtype=torch.float32, device=x_TH.device)
-            mixture.routed_into(out_CTH, x_TH, found, scores_TC)
-
-    return Part(by_kernels, prepare=prepare)
 
 
 def _each(modules: list[Any], x_BSH: Tensor) -> Run:
