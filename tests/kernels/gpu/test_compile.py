@@ -12,6 +12,9 @@ import pytest
 pytest.importorskip("triton", reason="the kernels need Triton")
 
 SCRIPT = """
+import subprocess
+import tempfile
+
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -25,16 +28,27 @@ FLOAT, INT, REAL, WHOLE = "*fp32", "*i64", "fp32", "i32"
 
 
 # Arguments in `aligned` are multiples of 16.
-def compile(kernel, pointers, aligned=(), num_warps=4, **constants):
+def compile(kernel, pointers, aligned=(), num_warps=4, limit=None, **constants):
     scalars = {"eps": REAL, "scale": REAL, "greedy_below": REAL}
     kinds = {name: pointers.get(name, scalars.get(name, WHOLE)) for name in kernel.arg_names}
     kinds |= dict.fromkeys(constants, "constexpr")
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     known = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
     source = ASTSource(fn=kernel, signature=kinds, constexprs=values, attrs=known)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+    options = {"num_warps": num_warps} | ({"maxnreg": limit} if limit else {})
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert compiled.asm["cubin"]
     return compiled
+
+
+def spills(compiled):
+    # A thread has more than its registers hold.
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        tool = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        said = subprocess.run(tool, capture_output=True, text=True, check=True).stdout
+    return "STACK:0 " not in said
 
 
 def pointers(kernel, model, **others):
@@ -181,16 +195,18 @@ for bits, gated, rows, zeros in packed:
     given = {"C": 8, "BITS": bits, "HAS_ZEROS": zeros, "M": 8, "PDL": True}
     for splits in (1, 2, 4):
         for even in (True, False):
-            kernel, more = packed_mixture._gate_up, {"SPLITS": splits, "BLOCK_N": 8}
+            kernel, more = packed_mixture._gate_up, {"SPLITS": splits, "BLOCK_N": 8, "BLOCKS": 7 * splits}
             aligned = [n for n in kernel.arg_names if n.endswith("_ptr") or n in ("width", "num_inputs")]
             compiled = compile(kernel, pointers(kernel, "*bf16", **kinds), aligned, splits, EVEN=even, **given | more)
             assert compiled.metadata.shared <= splits * 16 * 8 * 4, "weights go through shared memory"
     for blocks in (1, 3):
         kernel, more = packed_mixture._down, {"BLOCKS": blocks, "TILES": 4, "BLOCK_N": 16, "EVEN": blocks == 1}
         aligned = [n for n in kernel.arg_names if n.endswith("_ptr") or n in ("width", "num_outputs")]
+        limit = packed_mixture._REGISTERS if blocks == 1 and not zeros else None
         floats = {"score_ptr": FLOAT, "out_ptr": FLOAT}
-        compiled = compile(kernel, pointers(kernel, "*bf16", **kinds | floats), aligned, 1, **given | more)
+        compiled = compile(kernel, pointers(kernel, "*bf16", **kinds | floats), aligned, 1, limit, **given | more)
         assert compiled.metadata.shared <= 16 * 8 * 4, "weights go through shared memory"
+        assert not limit or not spills(compiled)
 kernel = mixture._multiply_chosen
 for gated in (True, False):
     kinds = pointers(kernel, "*bf16", score_ptr=FLOAT, expert_ptr="*i32", pair_ptr="*i32")

@@ -22,29 +22,35 @@ from outpace.kernels.gpu.packed import fp8_numbers, int4_numbers
 
 
 @triton.jit
-def _planes(place, num_rows):
+def _planes(place, num_rows, there):
     return (
-        tl.load(place), tl.load(place + num_rows), tl.load(place + 2 * num_rows), tl.load(place + 3 * num_rows),
+        tl.load(place, mask=there), tl.load(place + num_rows, mask=there),
+        tl.load(place + 2 * num_rows, mask=there), tl.load(place + 3 * num_rows, mask=there),
     )  # fmt: skip
 
 
 @triton.jit
-def load_block(word_ptr, scale_ptr, zero_ptr, row_R, at_R, num_rows, BITS: tl.constexpr, HAS_ZEROS: tl.constexpr):
-    """Blocks of some outputs: both halves of their words, and all scales and zeros, once for each lane of a row."""
+def load_block(
+    word_ptr, scale_ptr, zero_ptr, row_R, at_R, num_rows, there, BITS: tl.constexpr, HAS_ZEROS: tl.constexpr
+):  # fmt: skip
+    """Blocks of some outputs: both halves of their words, and all scales and zeros, once for each lane of a row.
+
+    Nothing is read, and what comes back is nobody's, where these blocks are not `there`.
+    """
     w = tl.arange(0, 16)
     word_RW = word_ptr + (at_R * num_rows + row_R)[:, None] * 32 + w[None, :]
-    low = tl.load(word_RW, eviction_policy="evict_first")
-    high = tl.load(word_RW + 16, eviction_policy="evict_first")
+    low = tl.load(word_RW, mask=there, eviction_policy="evict_first")
+    high = tl.load(word_RW + 16, mask=there, eviction_policy="evict_first")
     if BITS == 4:
         R: tl.constexpr = row_R.shape[0]
         first_R = at_R * num_rows * 4 + row_R
         lane = tl.reshape(tl.broadcast_to(first_R[:, None], (R, 4)), (4 * R,))
-        scales = _planes(scale_ptr + lane, num_rows)
+        scales = _planes(scale_ptr + lane, num_rows, there)
         zeros = scales
         if HAS_ZEROS:
-            zeros = _planes(zero_ptr + lane, num_rows)
+            zeros = _planes(zero_ptr + lane, num_rows, there)
     else:
-        scales = tl.load(scale_ptr + at_R * num_rows + row_R)
+        scales = tl.load(scale_ptr + at_R * num_rows + row_R, mask=there)
         zeros = scales
     return low, high, scales, zeros
 
@@ -103,13 +109,16 @@ def _for_words(of_lanes, S: tl.constexpr):
 
 @triton.jit
 def _inputs(x_L, first_L, num_inputs, S: tl.constexpr, EVEN: tl.constexpr):
-    """32 inputs of each row for each split, in the order of `_words`: [S, 32, M]."""
+    """32 inputs of each row for each split, in the order of `_words`: [S, 32, M].
+
+    Other programs want them too: they are to stay in the L1 cache, through which the weights go.
+    """
     M: tl.constexpr = x_L.shape[0] // S
     i_LI = first_L[:, None] + tl.arange(0, 32)[None, :]
     if EVEN:
-        x = tl.load(x_L[:, None] + i_LI)
+        x = tl.load(x_L[:, None] + i_LI, eviction_policy="evict_last")
     else:
-        x = tl.load(x_L[:, None] + i_LI, mask=i_LI < num_inputs, other=0.0)
+        x = tl.load(x_L[:, None] + i_LI, mask=i_LI < num_inputs, other=0.0, eviction_policy="evict_last")
     x_SMI = tl.reshape(tl.permute(tl.reshape(x, (S, M, 4, 2, 4)), (0, 1, 3, 2, 4)), (S, M, 32))
     return tl.permute(x_SMI, (0, 2, 1))
 

@@ -33,13 +33,18 @@ _WARPS = 1056
 _MAX_SPLITS = 4
 _FEW_TOKENS = 8
 """Up to here a program of the down product goes through 4 tiles, beyond through 8: enough programs, then few starts."""
+_REGISTERS, _FEW_REGISTERS, _OF_ALL_THREADS = 72, 64, 65536
+"""Of a thread: what gate and up take and down is held to, and what gate and up can be held to; of a multiprocessor."""
+_FEW_ROUNDS = 3
+"""One less of these makes up for what few registers cost."""
 
 
 @triton.jit
 def _pairs(pair_ptr, m):
-    """Of a group's pairs those at some places. Behind the last the first comes again: what it gives is the same."""
-    pair = tl.load(pair_ptr + m, cache_modifier=".cg")
-    return tl.where(pair >= 0, pair, tl.load(pair_ptr, cache_modifier=".cg")).to(tl.int64)
+    """Of a group's pairs those at some places, and whether there are such: behind the last the first comes again."""
+    pair = tl.load(pair_ptr + m)
+    real = pair >= 0
+    return tl.where(real, pair, tl.load(pair_ptr)).to(tl.int64), real
 
 
 @triton.jit
@@ -53,8 +58,8 @@ def _gate_up(
     out_ptr,
     width,
     num_inputs,
-    num_blocks,
     C: tl.constexpr,
+    BLOCKS: tl.constexpr,
     SPLITS: tl.constexpr,
     BITS: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
@@ -65,38 +70,39 @@ def _gate_up(
 ):
     """silu(gate x) · up x of one expert's pairs, for a tile of outputs; each warp has a split of the inputs."""
     wait(PDL)
-    launch_next(PDL)  # not before: down reads groups and scores ahead of its own wait
+    launch_next(PDL)  # not before: down reads groups ahead of its own wait
     tile, group = tl.program_id(0), tl.program_id(1)
     expert = tl.load(expert_ptr + group).to(tl.int64)
     m, r = tl.arange(0, SPLITS * M), tl.arange(0, SPLITS * BLOCK_N)
-    pair_L = _pairs(pair_ptr + group * M, m % M)
+    pair_L, _ = _pairs(pair_ptr + group * M, m % M)
     if expert >= 0:
         kind: tl.constexpr = x_ptr.dtype.element_ty
         SCALES: tl.constexpr = 4 if BITS == 4 else 1
         BLOCK: tl.constexpr = 256 if BITS == 4 else 128
         tall = 2 * width  # gate's rows, and up's behind them
-        first = expert * num_blocks * tall
+        first = expert * BLOCKS * tall
         words, scales, zeros = word_ptr + first * 32, scale_ptr + first * SCALES, zero_ptr + first * SCALES
         up_words, up_scales, up_zeros = words + width * 32, scales + width, zeros + width
-        share = num_blocks // SPLITS
+        share: tl.constexpr = BLOCKS // SPLITS
         row_R, begin_R = tl.minimum(tile * BLOCK_N + r % BLOCK_N, width - 1), r // BLOCK_N * share
         x_L, begin_L = x_ptr + (pair_L // C) * num_inputs, m // M * share * BLOCK
         sum_SRM = tl.zeros((SPLITS, 2 * BLOCK_N, M), tl.float32)
-        gate = load_block(words, scales, zeros, row_R, begin_R, tall, BITS, HAS_ZEROS)
-        up = load_block(up_words, up_scales, up_zeros, row_R, begin_R, tall, BITS, HAS_ZEROS)
-        for step in tl.range(0, share, num_stages=1):
-            then_R = begin_R + tl.minimum(step + 1, share - 1)
-            next_gate = load_block(words, scales, zeros, row_R, then_R, tall, BITS, HAS_ZEROS)
-            next_up = load_block(up_words, up_scales, up_zeros, row_R, then_R, tall, BITS, HAS_ZEROS)
+        gate = load_block(words, scales, zeros, row_R, begin_R, tall, True, BITS, HAS_ZEROS)
+        up = load_block(up_words, up_scales, up_zeros, row_R, begin_R, tall, True, BITS, HAS_ZEROS)
+        for step in tl.range(0, share, num_stages=1, loop_unroll_factor=2):
+            then_R, more = begin_R + step + 1, step + 1 < share
+            next_gate = load_block(words, scales, zeros, row_R, then_R, tall, more, BITS, HAS_ZEROS)
+            next_up = load_block(up_words, up_scales, up_zeros, row_R, then_R, tall, more, BITS, HAS_ZEROS)
             both = behind(gate, up, SPLITS, BITS, HAS_ZEROS)
             first_L = begin_L + step * BLOCK
             sum_SRM = add_loaded(sum_SRM, both, x_L, first_L, num_inputs, BITS, HAS_ZEROS, EVEN)
             gate, up = next_gate, next_up
         sum_RM = tl.sum(sum_SRM, 0)
         gate_NM, up_NM = tl.split(tl.permute(tl.reshape(sum_RM, (2, BLOCK_N, M)), (1, 2, 0)))
-        n, pair_M = tile * BLOCK_N + tl.arange(0, BLOCK_N), _pairs(pair_ptr + group * M, tl.arange(0, M))
+        n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        pair_M, real_M = _pairs(pair_ptr + group * M, tl.arange(0, M))
         out_NM = out_ptr + pair_M[None, :] * width + n[:, None]
-        tl.store(out_NM, silu_times(gate_NM, up_NM, kind).to(kind), mask=(n < width)[:, None])
+        tl.store(out_NM, silu_times(gate_NM, up_NM, kind).to(kind), mask=(n < width)[:, None] & real_M[None, :])
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -129,11 +135,7 @@ def _down(
     """
     group = tl.program_id(1)
     expert = tl.load(expert_ptr + group, cache_modifier=".cg").to(tl.int64)
-    pair_M = _pairs(pair_ptr + group * M, tl.arange(0, M))
     if expert >= 0:
-        score_M = tl.load(score_ptr + pair_M, cache_modifier=".cg")
-        out_M = (pair_M % C * num_tokens + pair_M // C) * num_outputs
-        x_M = x_ptr + pair_M * width
         SCALES: tl.constexpr = 4 if BITS == 4 else 1
         of_expert = expert * BLOCKS * num_outputs
         words, scales = word_ptr + of_expert * 32, scale_ptr + of_expert * SCALES
@@ -144,19 +146,24 @@ def _down(
         BLOCK: tl.constexpr = 256 if BITS == 4 else 128
         begin_M = tl.zeros((M,), tl.int32)
         sum_SNM = tl.zeros((1, BLOCK_N, M), tl.float32)
-        block = load_block(words, scales, zeros, tl.minimum(n, last), 0, num_outputs, BITS, HAS_ZEROS)
+        block = load_block(words, scales, zeros, tl.minimum(n, last), 0, num_outputs, True, BITS, HAS_ZEROS)
         wait(PDL)
-        for step in tl.range(0, TILES * BLOCKS, num_stages=1):
-            at, then = step % BLOCKS, tl.minimum(step + 1, TILES * BLOCKS - 1)
-            row_N = tl.minimum(n + then // BLOCKS * BLOCK_N, last)
-            ahead = load_block(words, scales, zeros, row_N, then % BLOCKS, num_outputs, BITS, HAS_ZEROS)
+        pair_M, real_M = _pairs(pair_ptr + group * M, tl.arange(0, M))
+        score_M = tl.load(score_ptr + pair_M)
+        out_M = (pair_M % C * num_tokens + pair_M // C) * num_outputs
+        x_M = x_ptr + pair_M * width
+        for step in tl.range(0, TILES * BLOCKS, num_stages=1, loop_unroll_factor=2):
+            at, then = step % BLOCKS, step + 1
+            row_N, more = tl.minimum(n + then // BLOCKS * BLOCK_N, last), then < TILES * BLOCKS
+            ahead = load_block(words, scales, zeros, row_N, then % BLOCKS, num_outputs, more, BITS, HAS_ZEROS)
             first_M = begin_M + at * BLOCK
             sum_SNM = add_loaded(sum_SNM, block, x_M, first_M, width, BITS, HAS_ZEROS, EVEN)
             block = ahead
             if at == BLOCKS - 1:
                 n_now = n + step // BLOCKS * BLOCK_N
                 sum_NM = tl.reshape(sum_SNM, (BLOCK_N, M)) * score_M[None, :]
-                tl.store(out_ptr + out_M[None, :] + n_now[:, None], sum_NM, mask=(n_now < num_outputs)[:, None])
+                there_NM = (n_now < num_outputs)[:, None] & real_M[None, :]
+                tl.store(out_ptr + out_M[None, :] + n_now[:, None], sum_NM, mask=there_NM)
                 sum_SNM = tl.zeros((1, BLOCK_N, M), tl.float32)
     else:
         wait(PDL)
@@ -169,6 +176,22 @@ def splits_of(width: int, num_blocks: int) -> int:
     while splits < _MAX_SPLITS and num_blocks % (2 * splits) == 0 and 2 * splits * alone <= _WARPS:
         splits *= 2
     return splits
+
+
+def _is_simple(weight: PackedWeight, num_inputs: int) -> bool:
+    """Whether limits of registers were measured for it; no result depends on them."""
+    return weight.words.is_cuda and weight.zeros is None and bool(weight.layout(num_inputs)["EVEN"])
+
+
+def _gate_up_limit(weight: PackedWeight, num_programs: int, warps: int) -> dict[str, int]:
+    """Few registers where more programs at a time, of so many warps, save one of few rounds."""
+    num_processors = torch.cuda.get_device_properties(weight.words.device).multi_processor_count
+
+    def rounds(registers: int) -> int:
+        return -(-num_programs // (_OF_ALL_THREADS // (registers * 32 * warps) * num_processors))
+
+    saves = rounds(_FEW_REGISTERS) < rounds(_REGISTERS) <= _FEW_ROUNDS
+    return {"maxnreg": _FEW_REGISTERS} if saves else {}
 
 
 def groups_packed(experts_TC: Tensor, num_experts: int, *, ahead: bool = False) -> Groups:
@@ -195,14 +218,18 @@ def mixture_packed(
     assert groups.pair_GM.shape[1] == _ROWS
     shared = {"C": C, "M": _ROWS} | overlapped(x_TH.device)
     zeros = gate_up.scales if gate_up.zeros is None else gate_up.zeros
-    _gate_up[(triton.cdiv(width, _OUTPUTS), num_groups)](
+    tiles = triton.cdiv(width, _OUTPUTS)
+    limit = _gate_up_limit(gate_up, tiles * num_groups, splits) if _is_simple(gate_up, H) else {}
+    _gate_up[(tiles, num_groups)](
         x_TH, gate_up.words, gate_up.scales, zeros, groups.expert_G, groups.pair_GM, hidden_PI,
-        width, H, gate_up.num_blocks, SPLITS=splits, BLOCK_N=_OUTPUTS, num_warps=splits,
-        **gate_up.layout(H), **shared,
+        width, H, BLOCKS=gate_up.num_blocks, SPLITS=splits, BLOCK_N=_OUTPUTS, num_warps=splits,
+        **limit, **gate_up.layout(H), **shared,
     )  # fmt: skip
     zeros = down.scales if down.zeros is None else down.zeros
     in_a_row = 4 if T <= _FEW_TOKENS else 8
+    limit = {"maxnreg": _REGISTERS} if _is_simple(down, width) else {}
     _down[(triton.cdiv(H, _DOWN_OUTPUTS * in_a_row), num_groups)](
         hidden_PI, down.words, down.scales, zeros, scores_TC, groups.expert_G, groups.pair_GM, out_CTH, H, width,
-        T, BLOCKS=down.num_blocks, TILES=in_a_row, BLOCK_N=_DOWN_OUTPUTS, num_warps=1, **down.layout(width), **shared,
+        T, BLOCKS=down.num_blocks, TILES=in_a_row, BLOCK_N=_DOWN_OUTPUTS, num_warps=1,
+        **limit, **down.layout(width), **shared,
     )  # fmt: skip
