@@ -18,8 +18,8 @@ engine was sent it (token ids included, `token_ids`), `engine`, `between` the tw
 
 While the other ways are measured, a server rests: what its processes need leaves the caches, and a first token takes
 longer than where requests follow each other closely. `--in-a-row 3 --max-tokens 8 --rounds 10` is the other end: each
-way streams three short answers, a millisecond apart, of which the third counts. `--awake` has the server keep the
-machine's cores awake (outpace serve --awake), on which all ways run.
+way streams three short answers, a millisecond apart, of which the third counts. `--awake` lets nobody sleep
+(outpace serve --awake): where the kernel is told, that counts for all ways, which run on the same cores.
 
 `added_us_per_token` is the difference from the first token to the end, where `server_over_engine` is the quotient of
 both speeds. `first_byte_ms` is the response's first event, which comes before any token while the engine is at work.
@@ -96,7 +96,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--in-a-row", type=int, default=1, metavar="N", help="of so many chats one after the other the last counts"
     )
-    parser.add_argument("--awake", action="store_true", help="cores do not sleep, as with outpace serve --awake")
+    parser.add_argument("--awake", action="store_true", help="nobody sleeps, as with outpace serve --awake")
     args = parser.parse_args(argv)
     if not 1 <= args.in_a_row <= (most := MOST // (WARM_UP + 1)):
         parser.error(f"--in-a-row is {args.in_a_row}; it must be 1 … {most}")

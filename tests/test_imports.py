@@ -40,7 +40,7 @@ LAB = (
 SERVER = (
     ("wire",),
     ("engine_client", "engine_process"),
-    ("settings", "text", "monitoring", "awake"),
+    ("settings", "text", "monitoring", "awake", "looking"),
     ("http",),
     ("asking",),
     ("answering",),

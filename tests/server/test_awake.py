@@ -15,8 +15,11 @@ import pytest
 from outpace import ConfigError
 from outpace.cli.serve import start_of
 from outpace.server import assembly
-from outpace.server.awake import ASLEEP, AWAKE, DEVICE, Awake
+from outpace.server.awake import ASLEEP, AWAKE, DEVICE, Awake, Latency, kernel_decides
+from outpace.server.engine_client.client import EngineClient
+from outpace.server.looking import Looking
 from outpace.server.settings import ServerConfig
+from outpace.server.wire import Start
 
 A_MOMENT = 0.05
 
@@ -35,7 +38,7 @@ def device(tmp_path: Path) -> Path:
 
 def test_cores_sleep_before_requests_and_some_time_after_them(device: Path) -> None:
     async def ask() -> None:
-        awake = Awake(A_MOMENT, device)
+        awake = Awake(A_MOMENT, Latency(device))
         assert told(device) == [ASLEEP]
         with awake.answering():
             with awake.answering():
@@ -53,7 +56,7 @@ def test_cores_sleep_before_requests_and_some_time_after_them(device: Path) -> N
 
 def test_the_next_request_in_time_finds_them_awake(device: Path) -> None:
     async def ask() -> None:
-        awake = Awake(60.0, device)
+        awake = Awake(60.0, Latency(device))
         for _ in range(3):
             with awake.answering():
                 pass
@@ -65,7 +68,7 @@ def test_the_next_request_in_time_finds_them_awake(device: Path) -> None:
 
 def test_the_end_before_does_not_send_them_to_sleep(device: Path) -> None:
     async def ask() -> None:
-        awake = Awake(A_MOMENT, device)
+        awake = Awake(A_MOMENT, Latency(device))
         with awake.answering():
             pass
         with awake.answering():
@@ -77,7 +80,7 @@ def test_the_end_before_does_not_send_them_to_sleep(device: Path) -> None:
 
 def test_an_answer_that_fails_has_ended(device: Path) -> None:
     async def ask() -> None:
-        awake = Awake(A_MOMENT, device)
+        awake = Awake(A_MOMENT, Latency(device))
         with pytest.raises(RuntimeError), awake.answering():
             raise RuntimeError
         await asyncio.sleep(2 * A_MOMENT)
@@ -90,7 +93,7 @@ def test_the_kernel_is_let_go_with_the_last_who_could_tell_it(device: Path) -> N
     """An event loop may end before the timer, and its process live on."""
 
     async def ask() -> None:
-        awake = Awake(60.0, device)
+        awake = Awake(60.0, Latency(device))
         with awake.answering():
             assert is_held(device)
 
@@ -106,8 +109,8 @@ def is_held(device: Path) -> bool:
 
 @pytest.mark.parametrize(("place", "why"), [("nowhere", "No such file"), ("/dev/full", "No space left")])
 def test_who_may_not_keep_them_awake_is_told_so(tmp_path: Path, place: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=rf"awake is 5, but .*{place} cannot be written to: {why}.*leave awake out"):
-        Awake(5.0, tmp_path / place)
+    with pytest.raises(ConfigError, match=rf"awake is set, but .*{place} cannot be written to: {why}.*leave awake out"):
+        Latency(tmp_path / place)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,8 @@ def test_a_server_wakes_them_for_answers_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its engine never was there: what is asked comes as far as that. Who may not ask wakes nobody."""
-    monkeypatch.setattr(assembly, "Awake", partial(Awake, device=device))
+    monkeypatch.setattr(assembly, "kernel_decides", lambda: True)
+    monkeypatch.setattr(assembly, "Latency", partial(Latency, device))
     start = start_of({"model": str(model), "drafter": "none", "device": "cpu"})
     _, app = assembly.assemble(start, ServerConfig(served_name="tiny", api_key=("k",), awake=60.0))
 
@@ -150,11 +154,47 @@ def test_a_server_wakes_them_for_answers_alone(
 
 
 def test_a_server_that_was_not_told_to_leaves_them_alone(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(seconds: float) -> Awake:
+    def refuse(*_: object) -> Awake:
         raise AssertionError("nobody asked for it")
 
     monkeypatch.setattr(assembly, "Awake", refuse)
     assembly.assemble(start_of({"model": str(model), "drafter": "none", "device": "cpu"}), ServerConfig())
+
+
+@pytest.mark.parametrize(("said", "decides"), [("intel_idle\n", True), ("none\n", False), ("", False), (None, False)])
+def test_a_kernel_decides_if_it_has_a_driver(said: str | None, decides: bool, tmp_path: Path) -> None:
+    if said is not None:
+        (tmp_path / "current_driver").write_text(said)
+    assert kernel_decides(tmp_path / "current_driver") == decides
+
+
+@pytest.mark.parametrize(("device", "looks"), [("cuda:0", True), ("cpu", False)])
+def test_where_the_host_decides_processes_look_for_a_gpus_sake(
+    device: str, looks: bool, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's process is told to, the loop is once an answer begins."""
+    monkeypatch.setattr(assembly, "kernel_decides", lambda: False)
+    told: list[Start] = []
+    monkeypatch.setattr(assembly, "EngineClient", lambda start, **_: told.append(start) or EngineClient(start, **_))
+    looking = Looking()
+    start = start_of({"model": str(model), "drafter": "none", "device": "cpu"})
+    client, app = assembly.assemble(start, ServerConfig(served_name="tiny", awake=60.0), looking)
+    client.described = {"device": device}
+    assert [each.awake for each in told] == [60.0]
+
+    async def ask() -> bool:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as asking:
+            await asking.post("/v1/completions", json={"model": "tiny"})
+        return looking.looks
+
+    assert asyncio.run(ask()) == looks
+
+
+def test_a_loop_that_cannot_look_is_said(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembly, "kernel_decides", lambda: False)
+    start = start_of({"model": str(model), "drafter": "none", "device": "cpu"})
+    with pytest.raises(ConfigError, match=r"awake is 60, but no driver .* leave awake out"):
+        assembly.assemble(start, ServerConfig(awake=60.0))
 
 
 @pytest.mark.skipif(not os.access(DEVICE, os.R_OK | os.W_OK), reason=f"{DEVICE} cannot be written")
@@ -167,7 +207,7 @@ def test_the_kernel_does_as_it_is_told() -> None:
 
     async def ask() -> None:
         before = allowed()
-        awake = Awake(A_MOMENT)
+        awake = Awake(A_MOMENT, Latency())
         assert allowed() == before, "nothing is asked yet"
         with awake.answering():
             assert allowed() == AWAKE

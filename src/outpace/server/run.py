@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -23,6 +24,7 @@ from outpace.server.engine_client.client import EngineClient
 from outpace.server.engine_client.jobs import Unavailable
 from outpace.server.http.connections import BACKLOG, Connection, reserve_descriptors
 from outpace.server.http.listeners import listening
+from outpace.server.looking import Looking
 from outpace.server.monitoring import logs
 from outpace.server.monitoring.reporting import report
 from outpace.server.settings import ServerConfig
@@ -51,8 +53,11 @@ def serve(engine: Start, config: ServerConfig) -> None:
     """
     reserve_descriptors(config.max_connections)
     with listening(config.host, config.port) as sockets:
-        client, app = assemble(engine, config)
-        asyncio.run(_Run(client, app, config, sockets).run())
+        looking = Looking() if config.awake else None
+        client, app = assemble(engine, config, looking)
+        loop = None if looking is None else partial(asyncio.SelectorEventLoop, looking)
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(_Run(client, app, config, sockets).run())
 
 
 class _Http(uvicorn.Server):

@@ -58,9 +58,10 @@ class ServerConfig:
     max_body_bytes: int = 8 * MIB
     """Bytes of the largest request body; a larger one gets a 413."""
     awake: float = 0.0
-    """Keeps this machine's cores from sleeping while requests are answered and so many seconds longer; 0 lets them.
-    First tokens come sooner, by some tenths of a millisecond where it was measured, and idle cores take more power. On
-    Linux, for users who may write to /dev/cpu_dma_latency, as root may."""
+    """Lets nobody sleep while requests are answered and so many seconds longer; 0 lets them. First tokens come sooner,
+    by some tenths of a millisecond where it was measured. Where this machine's kernel puts cores to sleep, it is told
+    not to: on Linux, by users who may write to /dev/cpu_dma_latency, as root may. Where it leaves that to a host, as in
+    most virtual machines, and the model is on a GPU, both processes look for messages all the time: a core each."""
     log_interval: float = 10.0
     """Seconds between log lines about speed; none is written while nothing runs."""
     start_timeout: float = 600.0

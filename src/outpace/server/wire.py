@@ -29,7 +29,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 
 
 class Start(_Message, frozen=True, kw_only=True):
-    """The first thing that an engine process hears: what to load. Arguments of `LLM`."""
+    """The first thing that an engine process hears: what to load, arguments of `LLM`, and how to wait."""
 
     model: str
     drafter: str | None
@@ -37,6 +37,8 @@ class Start(_Message, frozen=True, kw_only=True):
     device: str
     aux_boundaries: tuple[int, ...] | None
     options: dict[str, Any]
+    awake: float = 0.0
+    """Seconds without work that it looks for messages before it sleeps, if the model is on a GPU."""
 
 
 class Submit(_Message, frozen=True, kw_only=True):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 from collections.abc import Iterator
 from threading import Event, Thread
 from threading import enumerate as enumerate_threads
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,6 +55,30 @@ def test_messages_are_taken_when_they_are_whole(pair: Pair) -> None:
     theirs.sendall(first[-1:] + b"".join(others))
     assert inbox.wait() == messages
     assert inbox.take() == []
+
+
+def test_a_wait_looks_before_it_sleeps(pair: Pair) -> None:
+    """With a clock of looks: it looks as long as it is told, and what comes meanwhile ends it."""
+    ours, theirs = pair
+    inbox = Inbox(ours)
+    looks: list[int | None] = []
+    descriptors = select.poll()
+    descriptors.register(ours, select.POLLIN)
+
+    def poll(milliseconds: int | None = None) -> list[tuple[int, int]]:
+        looks.append(milliseconds)
+        if milliseconds is None or len(looks) == 50:
+            theirs.sendall(pack(AskState(ask=1)))
+        return descriptors.poll(milliseconds)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(inbox, "_there", SimpleNamespace(poll=poll))
+        patched.setattr(process, "monotonic", lambda: float(len(looks)))
+        assert inbox.wait() == [AskState(ask=1)] and looks == [0, None], "it sleeps at once"
+        looks.clear()
+        assert inbox.wait(10.0) == [AskState(ask=1)] and looks == [0] * 10 + [None]
+        looks.clear()
+        assert inbox.wait(100.0) == [AskState(ask=1)] and looks == [0] * 50
 
 
 def test_a_wait_ends_when_it_is_woken(pair: Pair) -> None:

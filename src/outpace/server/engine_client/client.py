@@ -87,6 +87,11 @@ class EngineClient:
         return self.status == "ready"
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the model that was ready last is on one."""
+        return str(self.described.get("device", "")).startswith("cuda")
+
+    @property
     def pid(self) -> int | None:
         return None if self._child is None else self._child.pid
 

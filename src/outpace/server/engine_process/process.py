@@ -15,6 +15,7 @@ import socket
 from functools import partial
 from math import inf
 from threading import Lock, Thread, get_ident
+from time import monotonic
 
 from outpace.engine.llm import LLM
 from outpace.engine.ranks.crew import Crew
@@ -54,9 +55,13 @@ class Inbox:
         self._there.register(self._woken, select.POLLIN)
         Thread(target=self._await_end, name="inbox", daemon=True).start()
 
-    def wait(self) -> list[ToEngine]:
-        """What is there, once something came; sleeps until then. Nothing, if it was a part, or if it was only woken."""
-        return self._read(None)
+    def wait(self, looking_until: float = 0.0) -> list[ToEngine]:
+        """What is there, once something came; looks for it until that time of the monotonic clock, and sleeps from then
+        on. Nothing, if it was a part, or if it was only woken."""
+        there = self._there.poll(0)
+        while not there and monotonic() < looking_until:
+            there = self._there.poll(0)
+        return self._read(there or self._there.poll())
 
     def wake(self) -> None:
         """Ends `wait`, from any thread."""
@@ -64,11 +69,11 @@ class Inbox:
 
     def take(self) -> list[ToEngine]:
         """What is there now, or a part of it: a long prompt comes with several steps, and holds none of them up."""
-        return self._read(0)
+        return self._read(self._there.poll(0))
 
-    def _read(self, milliseconds: int | None) -> list[ToEngine]:
+    def _read(self, there: list[tuple[int, int]]) -> list[ToEngine]:
         taken: list[ToEngine] = []
-        for descriptor, _ in self._there.poll(milliseconds):
+        for descriptor, _ in there:
             if descriptor == self._woken:
                 os.read(self._woken, READ_BYTES)
             elif data := self._receive():
@@ -159,7 +164,7 @@ def _tell_of_ranks(llm: LLM, serving: Serving, outbox: Outbox) -> None:
 
 
 def serve(inbox: Inbox, outbox: Outbox) -> None:
-    """Loads, then steps while there is work and sleeps while there is none."""
+    """Loads, then steps while there is work; looks for more for as long as it is told, and sleeps then."""
     first: list[ToEngine] = []
     while not first:
         first = inbox.wait()
@@ -182,12 +187,13 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
     llm.engine.grammars.guard()
     llm.engine.grammars.warm()
     serving = Serving(llm, outbox.put)
+    looking_until = 0.0
     serving.handle(others)
     pulse = Pulse(get_ident(), lambda: outbox.send(Beat()), stalled=partial(_tell_of_ranks, llm, serving, outbox))
     if llm.ranks is not None:
         llm.ranks.when_they_end(inbox.wake)  # not the next request is to find that out
     while True:
-        messages = inbox.take() if serving.busy else inbox.wait()
+        messages = inbox.take() if serving.busy else inbox.wait(looking_until)
         if llm.ranks is not None:
             llm.ranks.check()
         pulse.stepped()
@@ -196,3 +202,4 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
         if serving.busy:
             serving.step()
             outbox.flush()
+            looking_until = monotonic() + start.awake
