@@ -12,10 +12,11 @@ from threading import enumerate as enumerate_threads
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from outpace.server.engine_process import process
 from outpace.server.engine_process.process import Inbox, Outbox
-from outpace.server.wire import Abort, Accepted, AskState, Frames, FromEngine, Lost, Piece, Tally, pack
+from outpace.server.wire import Abort, Accepted, AskState, Frames, FromEngine, Lost, Piece, Start, Tally, ToEngine, pack
 from server.running import SECONDS
 
 Pair = tuple[socket.socket, socket.socket]
@@ -89,6 +90,57 @@ def test_a_wait_ends_when_it_is_woken(pair: Pair) -> None:
     waker.join()
     pair[1].sendall(pack(AskState(ask=1)))
     assert inbox.wait() == [AskState(ask=1)], "and the next one does not"
+
+
+class Idle:
+    """An engine on some device, as far as `serve` knows it, with one step to do."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.ranks = torch.device(device), None
+        self.engine = SimpleNamespace(grammars=SimpleNamespace(guard=lambda: None, warm=lambda: None))
+        self.busy = True
+
+    def describe(self) -> dict[str, object]:
+        return {}
+
+    def handle(self, messages: list[ToEngine]) -> None:
+        pass
+
+    def step(self) -> None:
+        self.busy = False
+
+
+class Waits:
+    """An inbox where nothing comes: how long each wait would have looked, by a clock that stands at 100."""
+
+    def __init__(self, start: Start) -> None:
+        self.start = start
+        self.looked: list[float] = []
+
+    def take(self) -> list[ToEngine]:
+        return []
+
+    def wait(self, looking_until: float = 0.0) -> list[ToEngine]:
+        self.looked.append(looking_until)
+        if len(self.looked) == 1:
+            return [self.start]
+        raise EOFError
+
+
+@pytest.mark.parametrize(("device", "until"), [("cuda", 107.0), ("cpu", 100.0)])
+def test_only_beside_a_gpu_it_looks(device: str, until: float, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU's cores have a model to run: the next request's, too."""
+    idle = Idle(device)
+    pulse = SimpleNamespace(end=lambda: None, stepped=lambda: None)
+    for name, stub in (("LLM", idle), ("Serving", idle), ("Pulse", pulse), ("machine", {})):
+        monkeypatch.setattr(process, name, lambda *_, made=stub, **__: made)
+    monkeypatch.setattr(process, "gc", SimpleNamespace(collect=lambda: 0, freeze=lambda: None))
+    monkeypatch.setattr(process, "monotonic", lambda: 100.0)
+    waits = Waits(Start(model="m", drafter=None, dtype="auto", device=device, aux_boundaries=None, options={}, awake=7))
+    with pytest.raises(EOFError):
+        process.serve(waits, Outbox(pair[0]))  # type: ignore[arg-type]
+    assert waits.looked == [0.0, until]
+    Inbox(pair[0])  # which ends with the pair
 
 
 def test_the_end_is_noticed_in_the_longest_step(pair: Pair, exited: Event) -> None:

@@ -187,6 +187,7 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
     llm.engine.grammars.guard()
     llm.engine.grammars.warm()
     serving = Serving(llm, outbox.put)
+    looks = start.awake if llm.device.type == "cuda" else 0.0  # a CPU's cores have a model to run
     looking_until = 0.0
     serving.handle(others)
     pulse = Pulse(get_ident(), lambda: outbox.send(Beat()), stalled=partial(_tell_of_ranks, llm, serving, outbox))
@@ -202,4 +203,4 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
         if serving.busy:
             serving.step()
             outbox.flush()
-            looking_until = monotonic() + start.awake
+            looking_until = monotonic() + looks
