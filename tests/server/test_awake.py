@@ -107,10 +107,33 @@ def is_held(device: Path) -> bool:
     return any(each.exists() and each.readlink() == device for each in Path("/proc/self/fd").iterdir())
 
 
+def test_what_pays_only_later_wakes_them_then(device: Path) -> None:
+    """As where the first requests come while the model is loaded, and the next ones before they could have slept."""
+    pays = False
+
+    async def ask() -> None:
+        nonlocal pays
+        awake = Awake(60.0, Latency(device), lambda: pays)
+        with awake.answering():
+            pass
+        with awake.answering():
+            assert told(device) == [ASLEEP]
+            pays = True
+            with awake.answering():
+                assert told(device) == [ASLEEP, AWAKE]
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize(("place", "why"), [("nowhere", "No such file"), ("/dev/full", "No space left")])
-def test_who_may_not_keep_them_awake_is_told_so(tmp_path: Path, place: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=rf"awake is set, but .*{place} cannot be written to: {why}.*leave awake out"):
-        Latency(tmp_path / place)
+def test_who_may_not_keep_them_awake_is_told_so(
+    tmp_path: Path, place: str, why: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "kernel_decides", lambda: True)
+    monkeypatch.setattr(assembly, "Latency", partial(Latency, tmp_path / place))
+    start = start_of({"model": str(model), "drafter": "none", "device": "cpu"})
+    with pytest.raises(ConfigError, match=rf"awake is 5, but .*{place} cannot be written to: {why}.*leave awake out"):
+        assembly.assemble(start, ServerConfig(awake=5.0))
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,12 @@ def assemble(engine: Start, config: ServerConfig, looking: Looking | None = None
 def _awake(seconds: float, client: EngineClient, looking: Looking | None, *, looks: bool) -> Awake:
     """The kernel is told; or both processes look, which pays where the model has a GPU."""
     if not looks:
+        try:
+            kernel = Latency()
+        except ConfigError as error:
+            raise ConfigError(f"awake is {seconds:g}, but {error}") from error
         logs.tell("awake", {"seconds": seconds, "how": "the kernel is told"})
-        return Awake(seconds, Latency())
+        return Awake(seconds, kernel)
     if looking is None:
         raise ConfigError(
             f"awake is {seconds:g}, but no driver of this machine's kernel puts cores to sleep ({DRIVER}), and this "

@@ -60,8 +60,8 @@ class Latency:
             self.rest()
         except OSError as error:
             raise ConfigError(
-                f"awake is set, but {device} cannot be written to: {reason(error)}; serve as root, let the "
-                "user that serves write to it, or leave awake out"
+                f"{device} cannot be written to: {reason(error)}; serve as root, let the user that serves write to it, "
+                "or leave awake out"
             ) from error
 
     def wake(self) -> None:
@@ -80,7 +80,7 @@ class Awake:
     Args:
         seconds: after the last one.
         keeper: what keeps them awake.
-        pays: whether it is worth while; asked when the first answer begins.
+        pays: whether it is worth while; asked at each answer's begin, until it is.
     """
 
     def __init__(self, seconds: float, keeper: Keeper, pays: Callable[[], bool] = lambda: True) -> None:
@@ -88,6 +88,7 @@ class Awake:
         self._keeper = keeper
         self._pays = pays
         self._num_answered = 0
+        self._woke = False
         self._resting: asyncio.TimerHandle | None = None
 
     @contextmanager
@@ -96,8 +97,9 @@ class Awake:
         if self._resting is not None:
             self._resting.cancel()
             self._resting = None
-        elif not self._num_answered and self._pays():
+        if not self._woke and self._pays():
             self._keeper.wake()
+            self._woke = True
         self._num_answered += 1
         try:
             yield
@@ -109,3 +111,4 @@ class Awake:
     def _rest(self) -> None:
         self._resting = None
         self._keeper.rest()
+        self._woke = False
