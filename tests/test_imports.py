@@ -38,9 +38,9 @@ LAB = (
     ("experiments", "report"),
 )
 SERVER = (
-    ("wire",),
+    ("wire", "looking"),
     ("engine_client", "engine_process"),
-    ("settings", "text", "monitoring", "awake", "looking"),
+    ("settings", "text", "monitoring", "awake"),
     ("http",),
     ("asking",),
     ("answering",),

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from outpace.server import looking
 from outpace.server.engine_process import process
 from outpace.server.engine_process.process import Inbox, Outbox
 from outpace.server.wire import Abort, Accepted, AskState, Frames, FromEngine, Lost, Piece, Start, Tally, ToEngine, pack
@@ -74,7 +75,7 @@ def test_a_wait_looks_before_it_sleeps(pair: Pair) -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(inbox, "_there", SimpleNamespace(poll=poll))
-        patched.setattr(process, "monotonic", lambda: float(len(looks)))
+        patched.setattr(looking, "monotonic", lambda: float(len(looks)))
         assert inbox.wait() == [AskState(ask=1)] and looks == [0, None], "it sleeps at once"
         looks.clear()
         assert inbox.wait(10.0) == [AskState(ask=1)] and looks == [0] * 10 + [None]

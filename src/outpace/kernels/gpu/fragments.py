@@ -4,7 +4,7 @@ For few rows of x, a program is a warp, or one for each split of the inputs. Of 
 and r + 8, and of each half of their words the q-th four, which lie side by side: 16 bytes a load. Sums may go over the
 inputs in any order that x and the weights share, so what a lane has got is what it multiplies, and nothing moves
 between lanes. It wants as many neighbouring inputs of x for each plane, and has those of row r. A block's words are
-asked for while the block before it is multiplied.
+asked for while the block before it is multiplied: near its end, where the compiler moves that (docs/log.md).
 
 Shapes: S splits, N outputs of a tile, M = 8 rows of x, W = 16 words of half a row, Q = 4 lanes of a row. Splits lie
 beside each other in what is loaded, R = S · N and L = S · M, so that compilers agree whose warp's each is.

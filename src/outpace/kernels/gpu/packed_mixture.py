@@ -22,6 +22,7 @@ from outpace.kernels.gpu.activation import silu_times
 from outpace.kernels.gpu.chain import launch_next, overlapped, wait
 from outpace.kernels.gpu.fragments import add_loaded, behind, load_block
 from outpace.kernels.gpu.routing import Groups, group_pairs
+from outpace.kernels.gpu.walk import MULTIPROCESSORS
 from outpace.kernels.packed import PackedWeight
 
 _ROWS = 8
@@ -183,12 +184,11 @@ def _is_simple(weight: PackedWeight, num_inputs: int) -> bool:
     return weight.words.is_cuda and weight.zeros is None and bool(weight.layout(num_inputs)["EVEN"])
 
 
-def _gate_up_limit(weight: PackedWeight, num_programs: int, warps: int) -> dict[str, int]:
+def _gate_up_limit(num_programs: int, warps: int) -> dict[str, int]:
     """Few registers where more programs at a time, of so many warps, save one of few rounds."""
-    num_processors = torch.cuda.get_device_properties(weight.words.device).multi_processor_count
 
     def rounds(registers: int) -> int:
-        return -(-num_programs // (_OF_ALL_THREADS // (registers * 32 * warps) * num_processors))
+        return -(-num_programs // (_OF_ALL_THREADS // (registers * 32 * warps) * MULTIPROCESSORS))
 
     saves = rounds(_FEW_REGISTERS) < rounds(_REGISTERS) <= _FEW_ROUNDS
     return {"maxnreg": _FEW_REGISTERS} if saves else {}
@@ -219,7 +219,7 @@ def mixture_packed(
     shared = {"C": C, "M": _ROWS} | overlapped(x_TH.device)
     zeros = gate_up.scales if gate_up.zeros is None else gate_up.zeros
     tiles = triton.cdiv(width, _OUTPUTS)
-    limit = _gate_up_limit(gate_up, tiles * num_groups, splits) if _is_simple(gate_up, H) else {}
+    limit = _gate_up_limit(tiles * num_groups, splits) if _is_simple(gate_up, H) else {}
     _gate_up[(tiles, num_groups)](
         x_TH, gate_up.words, gate_up.scales, zeros, groups.expert_G, groups.pair_GM, hidden_PI,
         width, H, BLOCKS=gate_up.num_blocks, SPLITS=splits, BLOCK_N=_OUTPUTS, num_warps=splits,

@@ -23,6 +23,7 @@ from outpace.errors import CheckpointError, ConfigError
 from outpace.fingerprint import machine
 from outpace.server.engine_process.pulse import Pulse
 from outpace.server.engine_process.serving import Serving
+from outpace.server.looking import look
 from outpace.server.wire import (
     Accepted,
     Beat,
@@ -58,10 +59,7 @@ class Inbox:
     def wait(self, looking_until: float = 0.0) -> list[ToEngine]:
         """What is there, once something came; looks for it until that time of the monotonic clock, and sleeps from then
         on. Nothing, if it was a part, or if it was only woken."""
-        there = self._there.poll(0)
-        while not there and monotonic() < looking_until:
-            there = self._there.poll(0)
-        return self._read(there or self._there.poll())
+        return self._read(look(self._there.poll, looking_until) or self._there.poll())
 
     def wake(self) -> None:
         """Ends `wait`, from any thread."""
